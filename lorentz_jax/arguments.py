@@ -1,0 +1,111 @@
+"""What every public function does with its arguments before the mathematics starts.
+
+Arrays are checked, half precision is raised to float32, and kappa becomes a strongly typed
+array that broadcasts against the batch axes and never against the coordinate axis.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+
+def concrete(x: Any) -> bool:
+    """Whether `x` has values to look at (it is not being traced)."""
+    return not isinstance(x, jax.core.Tracer)
+
+
+def compute_dtype(dtype: Any) -> Any:
+    """float32 for the half precisions, `dtype` itself otherwise."""
+    return jnp.promote_types(dtype, jnp.float32) if jnp.finfo(dtype).bits < 32 else dtype
+
+
+def as_array(name: str, x: Any, min_ndim: int = 1) -> Array:
+    """`x` as a real floating-point array of at least `min_ndim` axes, none of length 0 at the end.
+
+    Raises `TypeError` for integers (whose squares wrap), booleans and complex numbers.
+    """
+    x = jnp.asarray(x)
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        raise TypeError(f"{name} must be a floating-point array, got dtype {x.dtype}")
+    if x.ndim < min_ndim:
+        raise ValueError(f"{name} must have at least {min_ndim} axes, got shape {x.shape}")
+    if min_ndim and x.shape[-1] == 0:
+        raise ValueError(f"the last axis of {name} holds no coordinate, got shape {x.shape}")
+    return x
+
+
+def as_kappa(kappa: Any, dtype: Any, batch_shape: tuple[int, ...] | None = ()) -> Array:
+    """The curvature parameter as an array of `dtype`.
+
+    `ValueError` where a concrete value is not finite and > 0.
+    Its shape must broadcast to `batch_shape` without enlarging it (None: any shape), so that one
+    curvature per sample can never become an outer product or meet the coordinate axis.
+    """
+    if concrete(kappa):
+        values = np.asarray(kappa)
+        if values.dtype.kind not in "fiu" and not jnp.issubdtype(values.dtype, jnp.floating):
+            raise TypeError(f"kappa must be a real number or array, got {kappa!r}")
+        bad = ~(np.isfinite(values.astype(np.float64)) & (values > 0))
+        if bad.any():
+            raise ValueError(
+                "kappa must be finite and > 0 (the curvature is -kappa), "
+                f"got {values[bad].ravel()[0]}"
+            )
+    kappa = jnp.asarray(kappa)
+    if batch_shape is not None:
+        try:
+            fits = np.broadcast_shapes(kappa.shape, batch_shape) == tuple(batch_shape)
+        except ValueError:
+            fits = False
+        if not fits:
+            raise ValueError(
+                f"kappa of shape {kappa.shape} does not broadcast to the batch shape "
+                f"{tuple(batch_shape)} (all axes but the coordinates)"
+            )
+    return jax.lax.convert_element_type(kappa, dtype)
+
+
+def along_batch(kappa: Array) -> Array:
+    """The curvature with a trailing axis for the coordinates; a scalar stays one."""
+    return kappa[..., None] if kappa.ndim else kappa
+
+
+def operation(function: Callable) -> Callable:
+    """Public form of `function(*arrays, kappa)`, a formula over arrays `(..., D)` of one D.
+
+    The formula sees compute-dtype arrays and a kappa that already broadcasts against them; its
+    result is cast back to the input dtype. Called outside jit it runs compiled, and kappa's
+    spelling (float, NumPy scalar, array) does not compile it again.
+    """
+    compiled = jax.jit(function, inline=True)
+    signature = inspect.signature(function)
+    names = list(signature.parameters)[:-1]
+
+    @functools.wraps(function)
+    def public(*args, **kwargs):
+        bound = signature.bind(*args, **kwargs).arguments
+        arrays = [as_array(name, bound[name]) for name in names]
+        dimensions = {name: x.shape[-1] for name, x in zip(names, arrays, strict=True)}
+        if len(set(dimensions.values())) > 1:
+            raise ValueError(
+                "arguments must agree in their last axis (the D space coordinates), "
+                f"got {dimensions}"
+            )
+        try:
+            batch = np.broadcast_shapes(*(x.shape[:-1] for x in arrays))
+        except ValueError:
+            shapes = {name: x.shape for name, x in zip(names, arrays, strict=True)}
+            raise ValueError(f"batch shapes do not broadcast: {shapes}") from None
+        dtype = jnp.result_type(*arrays)
+        inner = compute_dtype(dtype)
+        kappa = as_kappa(bound["kappa"], inner, batch)
+        out = compiled(*(x.astype(inner) for x in arrays), along_batch(kappa))
+        return out.astype(dtype)
+
+    return public

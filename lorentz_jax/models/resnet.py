@@ -1,0 +1,153 @@
+"""One ResNet skeleton; a family of layers (Lorentz, and its siblings to compare with) fills it.
+
+The layout is the reference's: a 3x3 stem; stages of basic blocks whose width doubles and whose
+image halves from the second stage on, the stride on the second convolution of a block; a 1x1
+shortcut with norm where shape changes; a classifier at every pixel, then the mean of its logits.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+
+from lorentz_jax import nn
+from lorentz_jax.arguments import as_array
+
+
+@dataclass(frozen=True)
+class Layers:
+    """The layers that differ from family to family; each takes `rngs` last.
+
+    Attributes:
+      conv: `(in, out, kernel_size, strides, rngs) -> module`, called `(x, kappa)`.
+      norm: `(features, rngs) -> module`, called `(x, kappa, use_running_average)`.
+      head: `(in, classes, rngs) -> module`, called `(x, kappa)`; logits of every pixel.
+    """
+
+    conv: Callable[..., nnx.Module]
+    norm: Callable[..., nnx.Module]
+    head: Callable[..., nnx.Module]
+
+
+class ConvNorm(nnx.Module):
+    """A convolution and its batch norm."""
+
+    def __init__(self, layers: Layers, in_features, out_features, size, strides, rngs):
+        self.conv = layers.conv(in_features, out_features, (size, size), strides, rngs)
+        self.norm = layers.norm(out_features, rngs)
+
+    def __call__(self, x, kappa, use_running_average):
+        """Points `(N, H, W, D)` to points of the new width."""
+        return self.norm(self.conv(x, kappa), kappa, use_running_average)
+
+
+class BasicBlock(nnx.Module):
+    """`relu(norm(conv(relu(norm(conv(x))))) + shortcut(x))`."""
+
+    def __init__(self, layers: Layers, in_features, out_features, strides, rngs):
+        self.first = ConvNorm(layers, in_features, out_features, 3, 1, rngs)
+        self.second = ConvNorm(layers, out_features, out_features, 3, strides, rngs)
+        same = in_features == out_features and strides == 1
+        shortcut = None if same else ConvNorm(layers, in_features, out_features, 1, strides, rngs)
+        self.shortcut = shortcut
+
+    def __call__(self, x, kappa, use_running_average):
+        """Points `(N, H, W, D)` to points of the new width."""
+        y = nn.relu(self.first(x, kappa, use_running_average))
+        y = self.second(y, kappa, use_running_average)
+        if self.shortcut is not None:
+            x = self.shortcut(x, kappa, use_running_average)
+        return nn.relu(nn.residual(y, x))
+
+
+class ResNet(nnx.Module):
+    """Images `(N, H, W, C)` to logits `(N, classes)`.
+
+    Args:
+      layers: the family's layers.
+      stages: number of blocks in each stage.
+      width: channels of the first stage; each further stage doubles them.
+      num_classes, in_channels: sizes of output and input.
+      kappa: what the network passes to its layers where a call gives none: a fixed number, or a
+        `nn.Kappa`.
+    """
+
+    def __init__(
+        self, layers: Layers, stages: Sequence[int], width: int, num_classes: int,
+        in_channels: int, kappa: float | nn.Kappa | None, rngs: nnx.Rngs,
+    ):  # fmt: skip
+        sizes = {"width": width, "num_classes": num_classes, "in_channels": in_channels}
+        for name, value in (sizes | {"the number of stages": len(stages)}).items():
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        if min(stages) < 1:
+            raise ValueError(f"every stage needs a block, got stages {tuple(stages)}")
+        self.kappa, self.in_channels = kappa, in_channels
+        self.use_running_average = False  # set by train() and eval()
+        self.stem = ConvNorm(layers, in_channels, width, 3, 1, rngs)
+        self.stages = nnx.List([])
+        features = width
+        for index, depth in enumerate(stages):
+            blocks = nnx.List([])
+            for block in range(depth):
+                out, strides = width * 2**index, 2 if index > 0 and block == 0 else 1
+                blocks.append(BasicBlock(layers, features, out, strides, rngs))
+                features = out
+            self.stages.append(blocks)
+        self.head = layers.head(features, num_classes, rngs)
+
+    def __call__(self, x: Array, train: bool | None = None, kappa: Any = None) -> Array:
+        """Logits; `train` overrides the mode that `train()` or `eval()` set."""
+        x = as_array("x", x, min_ndim=4)
+        if x.ndim != 4 or x.shape[-1] != self.in_channels:
+            raise ValueError(
+                f"expected images (N, H, W, {self.in_channels}), got shape {x.shape}"
+            )
+        running = self.use_running_average if train is None else not train
+        if kappa is None:
+            kappa = self.kappa() if isinstance(self.kappa, nn.Kappa) else self.kappa
+        x = nn.relu(self.stem(x, kappa, running))
+        for blocks in self.stages:
+            for block in blocks:
+                x = block(x, kappa, running)
+        return jnp.mean(self.head(x, kappa), axis=(1, 2))
+
+
+class LorentzResNet(ResNet):
+    """ResNet of Lorentz convolutions, centring batch norms and a Lorentz MLR.
+
+    Pixels enter as space parts of points. ResNet-18 is `stages=(2, 2, 2, 2), width=64`.
+
+    Args:
+      stages, width, num_classes, in_channels: see `ResNet`.
+      kappa: one curvature for the whole network; `learn_kappa` makes it a parameter.
+      init: preset of `initializers`.
+      momentum: of the running means.
+      scale: of the logits, see `hyperplane.signed_distance`.
+    """
+
+    def __init__(
+        self, stages: Sequence[int] = (2, 2, 2, 2), width: int = 64, num_classes: int = 10,
+        in_channels: int = 3, *, kappa: float = 0.1, learn_kappa: bool = False,
+        init: str = "fast", momentum: float = 0.1, scale: str | None = "inside",
+        param_dtype: Any = jnp.float32, rngs: nnx.Rngs,
+    ):  # fmt: skip
+        common: Any = {"kappa": kappa, "init": init, "param_dtype": param_dtype}
+
+        def conv(in_features, out_features, size, strides, rngs):
+            return nn.LorentzConv(
+                in_features, out_features, size, strides=strides, rngs=rngs, **common
+            )
+
+        def norm(features, rngs):
+            return nn.LorentzBatchNorm(features, momentum=momentum, rngs=rngs, **common)
+
+        def head(in_features, classes, rngs):
+            return nn.LorentzMLR(in_features, classes, scale=scale, rngs=rngs, **common)
+
+        own = nn.Kappa(kappa, param_dtype) if learn_kappa else kappa
+        layers = Layers(conv, norm, head)
+        super().__init__(layers, stages, width, num_classes, in_channels, own, rngs)

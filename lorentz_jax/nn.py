@@ -1,0 +1,203 @@
+"""Flax NNX shells: they create parameters and make one call into `functional`.
+
+Parameter names: `kernel` (the weight-norm direction, or the weights where there is no weight norm),
+`gain` (raw; the column norm is its softplus), `bias`, `beta`, and `raw` (a learnable kappa). The
+only other state is the `BatchStat` `mean`. Every layer takes points `(..., D)` by their space
+part, and an optional `kappa` that overrides its own: a network passes one curvature to all.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+
+from lorentz_jax import functional, geometry, initializers
+from lorentz_jax.arguments import as_kappa
+from lorentz_jax.hyperplane import Normals, normals
+
+Activation = Callable[[Array], Array]
+
+
+class Kappa(nnx.Module):
+    """A learnable kappa inside the open interval (1e-3, 1e2).
+
+    `log kappa` is a sigmoid of the raw parameter, between the logarithms of the bounds.
+    """
+
+    bounds = (1e-3, 1e2)
+
+    def __init__(self, kappa: float, param_dtype: Any = jnp.float32):
+        low, high = self.bounds
+        if not low < kappa < high:
+            raise ValueError(f"a learnable kappa must start inside ({low}, {high}), got {kappa}")
+        share = math.log(kappa / low) / math.log(high / low)
+        self.raw = nnx.Param(jnp.asarray(math.log(share / (1 - share)), param_dtype))
+
+    def __call__(self) -> Array:
+        """The value of kappa."""
+        low, high = self.bounds
+        return low * jnp.exp(math.log(high / low) * jax.nn.sigmoid(self.raw[...]))
+
+
+class _Curved(nnx.Module):
+    """A module with a kappa of its own, fixed or learnable."""
+
+    def __init__(self, kappa: float, learn_kappa: bool, param_dtype: Any):
+        as_kappa(kappa, jnp.float32)
+        self.kappa = Kappa(kappa, param_dtype) if learn_kappa else float(kappa)
+
+    def curvature(self, kappa: Any = None) -> Any:
+        """`kappa` where it is given, else the module's own."""
+        if kappa is not None:
+            return kappa
+        return self.kappa() if isinstance(self.kappa, Kappa) else self.kappa
+
+
+class _Affine(_Curved):
+    """What the layers with hyperplanes share: kernel, gain, bias and the normals made of them."""
+
+    def __init__(self, values: initializers.Affine, kappa, learn_kappa, activation, param_dtype):
+        super().__init__(kappa, learn_kappa, param_dtype)
+        self.kernel = nnx.Param(values.kernel)
+        self.gain = None if values.gain is None else nnx.Param(values.gain)
+        self.bias = nnx.Param(values.bias)
+        self.activation = activation
+
+    def weights(self) -> tuple[Array, Array]:
+        """The Euclidean form (w, b), weight norm applied."""
+        kernel = self.kernel[...]
+        if self.gain is not None:
+            kernel = functional.weight_norm(kernel, jax.nn.softplus(self.gain[...]))
+        return kernel, self.bias[...]
+
+    def normals(self, kappa: Any = None) -> Normals:
+        """The Minkowski normals V of the units."""
+        return normals(*self.weights(), self.curvature(kappa))
+
+
+class LorentzLinear(_Affine):
+    """`functional.linear` from D_in to D_out space coordinates.
+
+    Args:
+      in_features, out_features: D_in, D_out.
+      kappa: curvature parameter; `learn_kappa` makes it a parameter (see `Kappa`).
+      activation: elementwise on space parts, None for none.
+      weight_norm: `w = softplus(g) a/|a|`.
+      init: preset of `initializers`.
+      param_dtype, rngs: as in Flax.
+    """
+
+    def __init__(
+        self, in_features: int, out_features: int, *, kappa: float, rngs: nnx.Rngs,
+        learn_kappa: bool = False, activation: Activation | None = None, weight_norm: bool = True,
+        init: str = "fast", param_dtype: Any = jnp.float32,
+    ):  # fmt: skip
+        shape = (in_features, out_features)
+        values = initializers.affine(rngs.params(), shape, init, weight_norm, param_dtype)
+        super().__init__(values, kappa, learn_kappa, activation, param_dtype)
+
+    def __call__(self, x: Array, kappa: Any = None) -> Array:
+        """Points `(..., D_in)` to points `(..., D_out)`."""
+        return functional.linear(x, self.normals(kappa), self.curvature(kappa), self.activation)
+
+
+class LorentzConv(_Affine):
+    """`functional.conv` on NHWC images; arguments as `LorentzLinear`, with kernel size and strides.
+
+    `padding=None` pads (k - 1)//2 on every side.
+    """
+
+    def __init__(
+        self, in_features: int, out_features: int, kernel_size: tuple[int, int] = (3, 3), *,
+        kappa: float, rngs: nnx.Rngs, strides: int | Sequence[int] = 1,
+        padding: functional.Padding = None, learn_kappa: bool = False,
+        activation: Activation | None = None, weight_norm: bool = True, init: str = "fast",
+        param_dtype: Any = jnp.float32,
+    ):  # fmt: skip
+        shape = (*kernel_size, in_features, out_features)
+        values = initializers.affine(rngs.params(), shape, init, weight_norm, param_dtype)
+        super().__init__(values, kappa, learn_kappa, activation, param_dtype)
+        self.strides = strides if isinstance(strides, int) else tuple(strides)
+        self.padding = tuple(padding) if isinstance(padding, list) else padding
+
+    def __call__(self, x: Array, kappa: Any = None) -> Array:
+        """Images `(..., H, W, D_in)` to `(..., H', W', D_out)`."""
+        normals, kappa = self.normals(kappa), self.curvature(kappa)
+        return functional.conv(
+            x, normals, kappa, self.strides, self.padding, activation=self.activation
+        )
+
+
+class LorentzMLR(_Affine):
+    """`functional.mlr`: logits `(..., classes)` of points `(..., D)`, without weight norm."""
+
+    def __init__(
+        self, in_features: int, num_classes: int, *, kappa: float, rngs: nnx.Rngs,
+        learn_kappa: bool = False, scale: str | None = "inside", init: str = "fast",
+        param_dtype: Any = jnp.float32,
+    ):  # fmt: skip
+        values = initializers.head(rngs.params(), (in_features, num_classes), init, param_dtype)
+        super().__init__(values, kappa, learn_kappa, None, param_dtype)
+        self.scale = scale
+
+    def __call__(self, x: Array, kappa: Any = None) -> Array:
+        """Signed distances of each point to the hyperplane of each class."""
+        return functional.mlr(x, self.normals(kappa), self.curvature(kappa), self.scale)
+
+
+class LorentzBatchNorm(_Curved):
+    """Centring batch norm: moves the batch mean to beta by an isometry (`functional.center`).
+
+    In training the centroid of the batch is the mean, and the running mean moves to the centroid
+    of (old, batch) with weights (1 - momentum, momentum); in evaluation the running mean is used.
+    It starts at the origin, where the layer is the identity for beta = 0. An empty batch passes
+    through and leaves the running mean alone. With `init="fast"` the parameter is
+    `beta sqrt(1 + kappa D)`, with "paper" the space part of beta itself.
+    """
+
+    def __init__(
+        self, features: int, *, kappa: float, rngs: nnx.Rngs | None = None,
+        learn_kappa: bool = False, momentum: float = 0.1, use_running_average: bool = False,
+        init: str = "fast", param_dtype: Any = jnp.float32,
+    ):  # fmt: skip
+        super().__init__(kappa, learn_kappa, param_dtype)
+        if not 0 <= momentum <= 1:
+            raise ValueError(f"momentum must lie in [0, 1], got {momentum}")
+        self.beta = nnx.Param(jnp.zeros((features,), param_dtype))
+        self.mean = nnx.BatchStat(jnp.zeros((features,), param_dtype))
+        self.momentum, self.use_running_average = momentum, use_running_average
+        self.scaled = initializers.check_preset(init) == "fast"
+
+    def bias_point(self, kappa: Any = None) -> Array:
+        """The point beta, by its space part."""
+        beta, kappa = self.beta[...], as_kappa(self.curvature(kappa), self.beta.dtype)
+        return beta / jnp.sqrt(1 + kappa * beta.shape[0]) if self.scaled else beta
+
+    def __call__(
+        self, x: Array, kappa: Any = None, use_running_average: bool | None = None
+    ) -> Array:
+        """Points `(..., D)` to points `(..., D)`."""
+        kappa = self.curvature(kappa)
+        running = self.use_running_average if use_running_average is None else use_running_average
+        if running or x.size == 0:
+            mean = self.mean[...]
+        else:
+            mean = functional.batch_mean(x, kappa)
+            pair = jnp.stack([self.mean[...], jax.lax.stop_gradient(mean).astype(self.mean.dtype)])
+            share = jnp.array([1 - self.momentum, self.momentum], pair.dtype)
+            self.mean[...] = geometry.centroid(pair, jax.lax.stop_gradient(kappa), share)
+        return functional.center(x, mean, self.bias_point(kappa), kappa)
+
+
+def relu(x: Array) -> Array:
+    """ReLU on space parts: the Lorentzian activation between two layers of one curvature."""
+    return jax.nn.relu(x)
+
+
+def residual(x: Array, y: Array) -> Array:
+    """Residual sum of two points: the sum of their space parts, a point again."""
+    return x + y

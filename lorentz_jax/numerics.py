@@ -1,0 +1,146 @@
+"""Scalar building blocks whose values and gradients are exact at their singular points.
+
+Everything here works in the dtype it is given (float32 or float64); the callers in
+`geometry` lift half precision to float32 first.
+"""
+
+import functools
+import math
+from fractions import Fraction
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+
+def divide(x: Array, y: Array) -> Array:
+    """`x / y`, and 0 with zero gradient wherever `y == 0`."""
+    zero = y == 0
+    return jnp.where(zero, jnp.zeros_like(y), x / jnp.where(zero, jnp.ones_like(y), y))
+
+
+def binary_scale(x: Array, axis: int | tuple[int, ...] = -1) -> Array:
+    """A power of two within a factor two of `max |x|` along `axis` (kept); 1 for zeros and inf.
+
+    Dividing by it is exact, so a scaled sum of squares neither overflows nor loses a bit.
+    """
+    largest = jnp.max(jnp.abs(jax.lax.stop_gradient(x)), axis=axis, keepdims=True, initial=0)
+    usable = (largest > 0) & jnp.isfinite(largest)
+    _, exponent = jnp.frexp(jnp.where(usable, largest, jnp.ones_like(largest)))
+    return jnp.ldexp(jnp.ones_like(largest), exponent - 1)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _norm(x: Array, axis: int | tuple[int, ...]) -> Array:
+    scale = binary_scale(x, axis)
+    return scale * jnp.sqrt(jnp.sum((x / scale) ** 2, axis=axis, keepdims=True))
+
+
+@_norm.defjvp
+def _norm_jvp(axis, primals, tangents):
+    (x,), (dx,) = primals, tangents
+    norm = _norm(x, axis)
+    return norm, jnp.sum(divide(x, norm) * dx, axis=axis, keepdims=True)
+
+
+def safe_norm(x: Array, axis: int | tuple[int, ...] = -1, keepdims: bool = False) -> Array:
+    """Euclidean norm over `axis`, for every representable `x`.
+
+    Squares neither overflow nor underflow. The gradient is `x / |x|`, and exactly 0 at `x = 0`.
+    """
+    norm = _norm(x, axis)
+    return norm if keepdims else jnp.squeeze(norm, axis)
+
+
+@jax.custom_jvp
+def hypot(x: Array, y: Array) -> Array:
+    """`sqrt(x^2 + y^2)` without overflow; the gradient at (0, 0) is 0."""
+    large, small = jnp.maximum(jnp.abs(x), jnp.abs(y)), jnp.minimum(jnp.abs(x), jnp.abs(y))
+    return large * jnp.sqrt(1 + divide(small, large) ** 2)
+
+
+@hypot.defjvp
+def _hypot_jvp(primals, tangents):
+    (x, y), (dx, dy) = primals, tangents
+    out = hypot(x, y)
+    return out, divide(x, out) * dx + divide(y, out) * dy
+
+
+def _even_series(coefficients, x: Array) -> Array:
+    """`sum_n c_n x^(2n)` for exact rational coefficients, by Horner's rule in the dtype of `x`."""
+    square, total = x * x, jnp.zeros_like(x)
+    for c in reversed([float(c) for c in coefficients]):
+        total = total * square + jnp.asarray(c, x.dtype)
+    return total
+
+
+# Taylor coefficients of sinh(x)/x, and of its derivative over x; 12 terms reach 1e-20 at |x| = 1.
+_SINHC = [Fraction(1, math.factorial(2 * n + 1)) for n in range(12)]
+_DSINHC = [2 * n * c for n, c in enumerate(_SINHC)][1:]
+# The same for asinh(x)/x, whose series converges slower; 26 terms reach 1e-17 at |x| = 1/2.
+_ASINHC = [
+    Fraction((-1) ** n * math.factorial(2 * n), 4**n * math.factorial(n) ** 2 * (2 * n + 1))
+    for n in range(27)
+]
+_DASINHC = [2 * n * c for n, c in enumerate(_ASINHC)][1:]
+
+
+@jax.custom_jvp
+def sinhc(x: Array) -> Array:
+    """`sinh(x) / x`, 1 at 0. Its derivative `(cosh x - sinhc x) / x` is exact through 0."""
+    near = jnp.abs(x) < 1
+    far = jnp.where(near, jnp.ones_like(x), x)
+    return jnp.where(near, _even_series(_SINHC, jnp.where(near, x, 0)), jnp.sinh(far) / far)
+
+
+@sinhc.defjvp
+def _sinhc_jvp(primals, tangents):
+    (x,), (dx,) = primals, tangents
+    near = jnp.abs(x) < 1
+    far = jnp.where(near, jnp.ones_like(x), x)
+    close = jnp.where(near, x, 0)
+    slope = jnp.where(
+        near, close * _even_series(_DSINHC, close), (jnp.cosh(far) - jnp.sinh(far) / far) / far
+    )
+    return sinhc(x), slope * dx
+
+
+@jax.custom_jvp
+def asinhc(x: Array) -> Array:
+    """`asinh(x) / x`, 1 at 0. Its derivative `(1/sqrt(1 + x^2) - asinhc x) / x` is exact at 0."""
+    near = jnp.abs(x) < 0.5
+    far = jnp.where(near, jnp.ones_like(x), x)
+    return jnp.where(near, _even_series(_ASINHC, jnp.where(near, x, 0)), jnp.arcsinh(far) / far)
+
+
+@asinhc.defjvp
+def _asinhc_jvp(primals, tangents):
+    (x,), (dx,) = primals, tangents
+    near = jnp.abs(x) < 0.5
+    far = jnp.where(near, jnp.ones_like(x), x)
+    close = jnp.where(near, x, 0)
+    slope = jnp.where(
+        near,
+        close * _even_series(_DASINHC, close),
+        (1 / hypot(far, jnp.ones_like(far)) - jnp.arcsinh(far) / far) / far,
+    )
+    return asinhc(x), slope * dx
+
+
+def asinh_scaled(x: Array, factor: Array, exponent: Array) -> Array:
+    """`asinh(x factor e^exponent)` for `factor >= 0`, where the product need not be representable.
+
+    From a product of e^20 on it is `log 2|x| + log factor + exponent` to the last bit.
+    """
+    size, live = jnp.abs(x), (x != 0) & (factor > 0)
+    log_size = jnp.log(jnp.where(live, size, 1)) + jnp.log(jnp.where(factor > 0, factor, 1))
+    far = live & (log_size + exponent > 20)
+    # The power is 1 exactly where it is not needed: 0 * inf in a branch not taken is still NaN.
+    power = jnp.exp(jnp.where(live & ~far, exponent, 0))
+    near = jnp.arcsinh(jnp.where(far, 0, x) * factor * power)
+    return jnp.where(far, jnp.sign(x) * (math.log(2) + log_size + exponent), near)
+
+
+def theta_limit(dtype) -> float:
+    """Largest |theta| whose sinh times 1e3 is representable: 80 (float32), 701 (float64)."""
+    return float(math.floor(math.log(float(jnp.finfo(dtype).max)) - 8.7))
