@@ -1,0 +1,54 @@
+"""Image preparation that runs on the device, inside jit, a whole batch at a time."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+
+def normalise(images: Array, mean: Sequence[float], std: Sequence[float]) -> Array:
+    """`(images - mean) / std` as float32.
+
+    Args:
+        images: uint8, `(..., channels)`.
+        mean, std: one number a channel, in units of the uint8 pixels.
+
+    Raises:
+        TypeError: images that are not uint8, for example normalised already.
+    """
+    if images.dtype != jnp.uint8:
+        raise TypeError(f"expected uint8 images, got {images.dtype}")
+    shift, scale = jnp.asarray(mean, jnp.float32), jnp.asarray(std, jnp.float32)
+    return (images.astype(jnp.float32) - shift) / scale
+
+
+def random_shift(key: Array, images: Array, pixels: int) -> Array:
+    """Move every image by its own whole number of pixels, filling with zeros.
+
+    Both offsets are uniform in `-pixels .. pixels`; this is the usual crop of a padded image.
+
+    Args:
+        key: a random key.
+        images: `(N, height, width, channels)`, any dtype.
+        pixels: the largest shift; 0 returns the images as they are.
+    """
+    if pixels == 0:
+        return images
+    margin = ((0, 0), (pixels, pixels), (pixels, pixels), (0, 0))
+    padded = jnp.pad(images, margin)
+    corners = jax.random.randint(key, (images.shape[0], 2), 0, 2 * pixels + 1)
+
+    def crop(image: Array, corner: Array) -> Array:
+        return jax.lax.dynamic_slice(image, (corner[0], corner[1], 0), images.shape[1:])
+
+    return jax.vmap(crop)(padded, corners)
+
+
+def prepare(
+    key: Array | None, images: Array, *, mean: Sequence[float], std: Sequence[float], shift: int
+) -> Array:
+    """A uint8 batch as the network's input; shifted at random only when there is a `key`."""
+    if key is not None:
+        images = random_shift(key, images, shift)
+    return normalise(images, mean, std)

@@ -1,0 +1,1 @@
+"""Training: configuration, optimiser, the pure step and the loop around it."""

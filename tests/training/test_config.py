@@ -1,0 +1,70 @@
+"""Every bad setting is refused with its name, before anything else happens."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lorentz_jax.training.config import TrainConfig
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("epochs", 0, "epochs must be at least 1, got 0"),
+        ("batch_size", 0, "batch_size must be at least 1"),
+        ("width", -4, "width must be at least 1"),
+        ("stages", (), "at least one stage"),
+        ("stages", (2, 0), "every entry of stages must be at least 1, got 0"),
+        ("limit", 0, "limit must be at least 1"),
+        ("shift", -1, "shift must be at least 0"),
+        ("seed", -1, "seed must be at least 0"),
+        ("kappa", -1.0, "kappa must be finite and positive"),
+        ("kappa", 0.0, "kappa must be finite and positive"),
+        ("kappa", float("nan"), "kappa must be finite and positive"),
+        ("kappa", float("inf"), "kappa must be finite and positive"),
+        ("lr", 0.0, "lr must be finite and positive, got 0"),
+        ("lr", float("nan"), "lr must be finite"),
+        ("momentum", 1.0, r"momentum must be finite and in \[0, 1\)"),
+        ("weight_decay", -1e-4, "weight_decay must be finite and at least 0"),
+        ("gamma", 0.0, r"gamma must be finite and in \(0, 1\]"),
+        ("model", "euclid", "model must be one of lorentz, got 'euclid'"),
+        ("init", "slow", "init must be one of fast, paper"),
+        ("schedule", "linear", "schedule must be one of cosine, step, constant"),
+        ("name", "a/b", "plain folder name"),
+        ("name", "..", "plain folder name"),
+        ("name", "", "plain folder name"),
+        ("name", "/tmp", "plain folder name"),
+    ],
+)
+def test_bad_values(field, value, message):
+    with pytest.raises(ValueError, match=message):
+        TrainConfig(**{field: value})
+
+
+@pytest.mark.parametrize(("field", "value"), [("epochs", 1.5), ("seed", True), ("stages", ("2",))])
+def test_bad_types(field, value):
+    with pytest.raises(TypeError, match="whole number"):
+        TrainConfig(**{field: value})
+
+
+def test_settings_that_do_not_fit_together():
+    with pytest.raises(ValueError, match="positive and increasing"):
+        TrainConfig(schedule="step", epochs=200, milestones=(60, 60))
+    with pytest.raises(ValueError, match="no milestone"):
+        TrainConfig(schedule="step", epochs=60, milestones=(60, 120))
+    with pytest.raises(ValueError, match="needs a fixed kappa"):
+        TrainConfig(init="paper", learn_kappa=True)
+    assert TrainConfig(schedule="step", epochs=61, milestones=(60, 120)).gamma == 0.2
+
+
+def test_the_folder_of_the_run():
+    assert TrainConfig(seed=3).path == Path("runs/lorentz-digits-seed3")
+    assert TrainConfig(run_dir=Path("a/b"), name="c").path == Path("a/b/c")
+
+
+def test_json_holds_every_field():
+    values = json.loads(json.dumps(TrainConfig(name="x").to_json()))
+    assert set(values) == set(TrainConfig.__dataclass_fields__)
+    values["stages"], values["milestones"] = tuple(values["stages"]), tuple(values["milestones"])
+    assert TrainConfig(**{**values, "run_dir": Path(values["run_dir"])}) == TrainConfig(name="x")

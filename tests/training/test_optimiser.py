@@ -1,0 +1,134 @@
+"""Parameter groups, schedules and the textbook update rules (case C58)."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from lorentz_jax.training import optimiser
+from lorentz_jax.training.config import TrainConfig
+
+CONFIG = TrainConfig(epochs=10, lr=0.1, weight_decay=0.1, schedule="constant")
+
+
+@pytest.fixture
+def params():
+    return {
+        "stem/conv/kernel": jnp.asarray([1.0, -2.0]),
+        "stem/conv/gain": jnp.asarray([1.0]),
+        "stem/conv/bias": jnp.asarray([1.0]),
+        "stage1/0/norm/beta": jnp.asarray([0.3, 0.4]),
+        "stage1/0/norm/raw": jnp.asarray(0.5),
+        "head/kernel": jnp.asarray([[3.0]]),
+    }
+
+
+def one_step(transform, params, gradients=None):
+    gradients = jax.tree.map(jnp.zeros_like, params) if gradients is None else gradients
+    updates, _ = transform.update(gradients, transform.init(params), params)
+    return optax.apply_updates(params, updates)
+
+
+def paper_config(**changes):
+    return dataclasses.replace(CONFIG, init="paper", **changes)
+
+
+def test_fast_preset_decays_kernels_and_nothing_else(params):
+    after = one_step(optimiser.make_optimiser(CONFIG, params, 5), params)
+    for path, value in params.items():
+        if path.endswith("kernel"):
+            # Nesterov at the first step: (1 + momentum) lr wd.
+            np.testing.assert_allclose(after[path], (1 - 1.9 * 0.01) * value, rtol=1e-6)
+        else:
+            np.testing.assert_array_equal(after[path], value)
+
+
+def test_the_mask_serves_adamw_too(params):
+    transform = optax.adamw(0.1, weight_decay=0.1, mask=optimiser.decay_mask)
+    with jax.numpy_dtype_promotion("standard"):  # optax's Adam needs it
+        after = one_step(transform, params)
+    for path, value in params.items():
+        expected = 0.99 * value if path.endswith("kernel") else value
+        np.testing.assert_allclose(after[path], expected, rtol=1e-6 if "kernel" in path else 0)
+
+
+def test_untouched_parameters_stay_bit_identical_over_many_steps(params):
+    transform = optimiser.make_optimiser(CONFIG, params, 5)
+    state, now = transform.init(params), params
+    for _ in range(10):
+        updates, state = transform.update(jax.tree.map(jnp.zeros_like, params), state, now)
+        now = optax.apply_updates(now, updates)
+    assert now["stage1/0/norm/raw"] == 0.5
+    np.testing.assert_array_equal(now["stem/conv/bias"], params["stem/conv/bias"])
+
+
+@pytest.mark.parametrize("init", ["fast", "paper"])
+def test_an_unknown_leaf_is_an_error_that_names_it(params, init):
+    params = {"stem/conv/weight": jnp.ones(1), **params}
+    config = dataclasses.replace(CONFIG, init=init)
+    with pytest.raises(ValueError, match=r"no parameter group for 'stem/conv/weight'.*kernel"):
+        optimiser.make_optimiser(config, params, 5)
+    with pytest.raises(ValueError, match="stem/conv/weight"):
+        optax.adamw(0.1, mask=lambda p: optimiser.decay_mask(p, init)).init(params)
+
+
+def test_decay_is_described_with_its_counts(params):
+    assert optimiser.describe_decay(params, CONFIG) == (
+        "weight decay 0.1 on 2 of 6 leaves (3 of 8 parameters)"
+    )
+
+
+def torch_sgd(p, gradients, lr, momentum, weight_decay):
+    """`torch.optim.SGD(nesterov=True)`, spelled out in float64."""
+    p, buffer = np.float64(p), None
+    for g in gradients:
+        g = g + weight_decay * p
+        buffer = g if buffer is None else momentum * buffer + g
+        p = p - lr * (g + momentum * buffer)
+    return p
+
+
+def test_paper_preset_is_torch_sgd_on_everything_but_beta(params):
+    del params["stage1/0/norm/raw"]
+    transform = optimiser.make_optimiser(paper_config(), params, 5)
+    rng = np.random.default_rng(0)
+    gradients = [jax.tree.map(lambda p: rng.normal(size=p.shape), params) for _ in range(3)]
+    state, now = transform.init(params), params
+    for g in gradients:
+        updates, state = transform.update(jax.tree.map(jnp.float32, g), state, now)
+        now = optax.apply_updates(now, updates)
+    for path in params:
+        if not path.endswith("beta"):
+            expected = torch_sgd(params[path], [g[path] for g in gradients], 0.1, 0.9, 0.1)
+            np.testing.assert_allclose(now[path], expected, rtol=1e-5)
+
+
+def test_paper_beta_moves_at_a_fifth_of_the_rate_at_the_given_kappa(params):
+    del params["stage1/0/norm/raw"]
+    config = paper_config(weight_decay=0.0, momentum=0.0, kappa=2.0)
+    transform = optimiser.make_optimiser(config, params, 5)
+    params["stage1/0/norm/beta"] = jnp.zeros(2)
+    gradients = {
+        **jax.tree.map(jnp.zeros_like, params),
+        "stage1/0/norm/beta": jnp.asarray([5.0, 0]),
+    }
+    state = transform.init(params)
+    for kappa, options in ((2.0, {}), (0.5, {"kappa": jnp.asarray(0.5)})):
+        updates, _ = transform.update(gradients, state, params, **options)
+        # From the origin along a geodesic: sinh(s 0.02 * 5)/s.
+        moved = -np.sinh(np.sqrt(kappa) * 0.1) / np.sqrt(kappa)
+        np.testing.assert_allclose(updates["stage1/0/norm/beta"], [moved, 0], rtol=1e-6)
+
+
+def test_schedules():
+    make = optimiser.make_schedule
+    cosine = make(TrainConfig(epochs=4, lr=0.2), 10)
+    np.testing.assert_allclose([cosine(0), cosine(20), cosine(40)], [0.2, 0.1, 0], atol=1e-8)
+    step = make(TrainConfig(epochs=9, lr=0.2, schedule="step", milestones=(2, 5), gamma=0.1), 10)
+    rates = [step(i) for i in (0, 19, 20, 49, 50, 89)]
+    np.testing.assert_allclose(rates, [0.2, 0.2, 0.02, 0.02, 0.002, 0.002], rtol=1e-6)
+    constant = make(TrainConfig(schedule="constant", lr=0.2), 10)
+    assert constant(0) == constant(99) == np.float32(0.2)
