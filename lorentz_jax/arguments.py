@@ -22,7 +22,7 @@ def concrete(x: Any) -> bool:
 
 def compute_dtype(dtype: Any) -> Any:
     """float32 for the half precisions, `dtype` itself otherwise."""
-    return jnp.promote_types(dtype, jnp.float32) if jnp.finfo(dtype).bits < 32 else dtype
+    return jnp.dtype(jnp.float32) if jnp.finfo(dtype).bits < 32 else dtype
 
 
 def as_array(name: str, x: Any, min_ndim: int = 1) -> Array:
@@ -58,7 +58,7 @@ def as_kappa(kappa: Any, dtype: Any, batch_shape: tuple[int, ...] | None = ()) -
                 f"got {values[bad].ravel()[0]}"
             )
     kappa = jnp.asarray(kappa)
-    if batch_shape is not None:
+    if batch_shape is not None and kappa.ndim:  # a scalar fits any batch, a symbolic one too
         try:
             fits = np.broadcast_shapes(kappa.shape, batch_shape) == tuple(batch_shape)
         except ValueError:

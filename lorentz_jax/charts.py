@@ -16,6 +16,15 @@ def time_column(x: Array, kappa: Array) -> Array:
     return hypot(safe_norm(x, keepdims=True), 1 / jnp.sqrt(kappa))
 
 
+def scaled_time(x: Array, kappa: Array) -> Array:
+    """`s x_t = sqrt(1 + kappa |x|^2)`, shape `(..., 1)`.
+
+    Its gradient in kappa does not cancel as kappa -> 0, where that of `s * time` does.
+    """
+    size = jnp.sqrt(kappa) * safe_norm(x, keepdims=True)
+    return hypot(size, jnp.ones_like(size))
+
+
 @operation
 def time(x, kappa):
     """Time coordinate `x_t = sqrt(1/kappa + |x|^2)`, shape `(...)`; squares do not overflow."""
@@ -59,7 +68,7 @@ def drop(X, kappa, rtol: float | None = None):
 @operation
 def to_poincare(x, kappa):
     """Point of the Poincare ball of radius 1/s, `x / (1 + s x_t)`."""
-    return x / (1 + jnp.sqrt(kappa) * time_column(x, kappa))
+    return x / (1 + scaled_time(x, kappa))
 
 
 @operation
@@ -75,7 +84,7 @@ def from_poincare(y, kappa):
 @operation
 def to_klein(x, kappa):
     """Point of the Klein ball of radius 1/s, `x / (s x_t)`; geodesics are straight lines there."""
-    return x / (jnp.sqrt(kappa) * time_column(x, kappa))
+    return x / scaled_time(x, kappa)
 
 
 @operation

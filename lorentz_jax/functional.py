@@ -15,7 +15,7 @@ from jax import Array, lax
 
 from lorentz_jax.arguments import as_array, as_kappa, compute_dtype
 from lorentz_jax.hyperplane import Normals, check_input, signed_distance
-from lorentz_jax.numerics import divide, safe_norm, theta_limit
+from lorentz_jax.numerics import asinh_scaled, divide, safe_norm, theta_limit
 
 Padding = str | int | Sequence[int] | Sequence[tuple[int, int]] | None
 
@@ -48,16 +48,22 @@ def _linear(x, space, time, kappa, activation):
     return activation(z).astype(x.dtype)
 
 
-def _pads(padding: Padding, window: tuple[int, int]) -> str | list[tuple[int, int]]:
-    """`lax` padding. None is (k - 1)//2 on both sides, whatever the stride (the reference's)."""
+def window_arguments(strides, padding: Padding, window: tuple[int, int]):
+    """Strides as a pair and padding as `lax` takes it (hashable).
+
+    None is (k - 1)//2 on both sides, whatever the stride (the reference's).
+    """
+    strides = (strides, strides) if isinstance(strides, int) else tuple(strides)
+    if len(strides) != 2 or min(strides) < 1:
+        raise ValueError(f"strides must be one or two positive numbers, got {strides}")
     if isinstance(padding, str):
-        return padding
+        return strides, padding
     if padding is None:
-        return [((k - 1) // 2, (k - 1) // 2) for k in window]
+        padding = [(k - 1) // 2 for k in window]
     pairs = [padding] * 2 if isinstance(padding, int) else list(padding)
     if len(pairs) != 2:
         raise ValueError(f"padding must name two spatial axes, got {padding!r}")
-    return [(p, p) if isinstance(p, int) else (int(p[0]), int(p[1])) for p in pairs]
+    return strides, tuple((p, p) if isinstance(p, int) else (int(p[0]), int(p[1])) for p in pairs)
 
 
 def conv(
@@ -79,37 +85,38 @@ def conv(
     x = check_input(x, normals, axes=3)
     kappa = as_kappa(kappa, compute_dtype(x.dtype))
     window = normals.space.shape[:2]
-    strides = (strides, strides) if isinstance(strides, int) else tuple(strides)
-    if len(strides) != 2 or min(strides) < 1:
-        raise ValueError(f"strides must be one or two positive numbers, got {strides}")
+    strides, pads = window_arguments(strides, padding, window)
     images = x.reshape((-1, *x.shape[-3:]))
-    z = conv_product(images, normals.space, normals.time, kappa, strides, _pads(padding, window))
+    t = patch_time(images, kappa, window, strides, pads)
+    z = conv_product(images, normals.space, normals.time, t, strides, pads)
     y = (activation or _identity)(z).astype(x.dtype)
     return y.reshape(x.shape[:-3] + y.shape[1:])
 
 
-def patch_time(x, kappa, window, strides, pads):
-    """Time of the concatenated point of each patch, `(N, H', W', 1)`."""
-    squares = jnp.sum(jnp.square(x.astype(kappa.dtype)), axis=-1, keepdims=True)
-    sums = lax.reduce_window(  # a NumPy zero: a traced one would hide that this is a sum
-        squares, np.zeros((), squares.dtype), lax.add, (1, *window, 1), (1, *strides, 1),
+def window_sum(x, window, strides, pads):
+    """Sum over windows of one-channel images `(N, H, W, 1)`."""
+    return lax.reduce_window(  # a NumPy zero: a traced one would hide that this is a sum
+        x, np.zeros((), x.dtype), lax.add, (1, *window, 1), (1, *strides, 1),
         pads if isinstance(pads, str) else [(0, 0), *pads, (0, 0)],
     )  # fmt: skip
-    return jnp.sqrt(1 / kappa + sums)
 
 
-def conv_product(x, space, time, kappa, strides, pads):
-    """`X o v` for every patch and unit, in kappa's dtype."""
-    dtype = kappa.dtype
+def patch_time(x, kappa, window, strides, pads):
+    """Time of the concatenated point of each patch, `(N, H', W', 1)`, in kappa's dtype."""
+    squares = jnp.sum(jnp.square(x.astype(kappa.dtype)), axis=-1, keepdims=True)
+    return jnp.sqrt(1 / kappa + window_sum(squares, window, strides, pads))
+
+
+def conv_product(x, space, time, t, strides, pads):
+    """`X o v` of every patch, whose time is `t`, with every unit; in the dtype of `t`.
+
+    Its backward pass keeps x, which the convolution keeps anyway, and the one channel t.
+    """
     product = lax.conv_general_dilated(
         x, space.astype(x.dtype), strides, pads,
-        dimension_numbers=("NHWC", "HWIO", "NHWC"), preferred_element_type=dtype,
+        dimension_numbers=("NHWC", "HWIO", "NHWC"), preferred_element_type=t.dtype,
     )  # fmt: skip
-    # Rematerialised: the backward pass keeps x, not its squares.
-    t = jax.checkpoint(patch_time, static_argnums=(2, 3, 4))(
-        x, kappa, space.shape[:2], strides, pads if isinstance(pads, str) else tuple(pads)
-    )
-    return product - t * time.astype(dtype)
+    return product - t * time.astype(t.dtype)
 
 
 def batch_mean(x: Any, kappa: Any) -> Array:
@@ -130,9 +137,17 @@ def _batch_mean(x, kappa):
     points = x.astype(kappa.dtype)
     squares = jnp.sum(jnp.square(points), axis=-1)
     mean, mean_time = jnp.mean(points, axis=axes), jnp.mean(jnp.sqrt(1 / kappa + squares))
-    size = safe_norm(mean)
-    squared = jnp.maximum((mean_time - size) * (mean_time + size), 1 / kappa)
-    return mean / jnp.sqrt(kappa * squared)
+    return to_hyperboloid(mean, mean_time, kappa)
+
+
+def to_hyperboloid(space, time, kappa):
+    """Space part of the timelike vector `(time, space)`, `(D,)`, divided by its Lorentz length.
+
+    A mean of points has `time^2 - |space|^2 >= 1/kappa`, which is used as a floor.
+    """
+    size = safe_norm(space)
+    squared = jnp.maximum((time - size) * (time + size), 1 / kappa)
+    return space / jnp.sqrt(kappa * squared)
 
 
 def center(x: Any, mean: Any, beta: Any, kappa: Any) -> Array:
@@ -207,7 +222,8 @@ def _lorentzian(h, x, kappa):
     edge = jnp.clip(scaled, -limit, limit)
     u = jnp.sinh(edge) / s
     value, slope = jax.jvp(h, (u,), (jnp.ones_like(u),))
-    near = jnp.arcsinh(s * value)
+    # Not arcsinh(s value): its derivative is 0 where the square of s value overflows.
+    near = asinh_scaled(value, s, jnp.zeros_like(value))
     # log|h(u)| = log|h(u_edge)| + power (|s x| - limit) beyond the edge.
     beyond = jnp.abs(scaled) > limit
     power = divide(u * slope, value)

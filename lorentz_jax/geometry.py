@@ -17,7 +17,6 @@ Equation names are those of the paper "Fast and Geometrically Grounded Lorentz N
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
 from lorentz_jax.arguments import (
     along_batch,
@@ -32,12 +31,21 @@ from lorentz_jax.charts import (
     from_klein,
     from_poincare,
     lift,
+    scaled_time,
     time,
-    time_column,
     to_klein,
     to_poincare,
 )
-from lorentz_jax.numerics import asinhc, binary_scale, divide, hypot, safe_norm, sinhc
+from lorentz_jax.numerics import (
+    asinhc,
+    binary_scale,
+    divide,
+    hypot,
+    product_difference,
+    safe_norm,
+    sinhc,
+)
+from lorentz_jax.triangle import dot, half_chord, holonomy
 
 __all__ = [
     "centroid",
@@ -64,48 +72,6 @@ __all__ = [
 ]
 
 
-def _dot(x: Array, y: Array) -> Array:
-    return jnp.sum(x * y, axis=-1, keepdims=True)
-
-
-@jax.custom_jvp
-def _half_chord(x: Array, y: Array, kappa: Array) -> Array:
-    """`p = sinh(s d / 2) / s`, which becomes `|x - y| / 2` as kappa -> 0; shape `(..., 1)`."""
-    return _half_chord_parts(x, y, kappa)[0]
-
-
-def _half_chord_parts(x, y, kappa):
-    """Half chord p, and what its derivative needs; a sum of squares, so nothing cancels.
-
-    `p^2 = sinh^2((r_x - r_y)/2)/kappa + |x||y||u_x - u_y|^2/4` with r = asinh(s|x|), u = x/|x|.
-    Both `|x| - |y|` and `u_x - u_y` are taken from `x - y`, which is exact for near points.
-    """
-    a, b = safe_norm(x, keepdims=True), safe_norm(y, keepdims=True)
-    ta, tb = time_column(x, kappa), time_column(y, kappa)
-    ux, uy = divide(x, a), divide(y, b)
-    gap = _dot(x - y, divide(x + y, a + b))  # |x| - |y|
-    turn = divide(2 * (x - y) - gap * (ux + uy), a + b)  # u_x - u_y
-    root = jnp.sqrt(a + ta) * jnp.sqrt(b + tb)  # e^((r_x + r_y)/2) / s
-    radial = gap * (1 + (a + b) / (ta + tb)) / (2 * jnp.sqrt(kappa) * root)
-    angular = jnp.sqrt(a) * jnp.sqrt(b) * safe_norm(turn, keepdims=True) / 2
-    return hypot(radial, angular), (a, b, ta, tb, ux, uy, turn, root, radial)
-
-
-@_half_chord.defjvp
-def _half_chord_jvp(primals, tangents):
-    # Closed forms: autodiff would meet sqrt(|x|) and x/|x| at the origin, and cancel far out.
-    (x, y, kappa), (dx, dy, dkappa) = primals, tangents
-    p, (a, b, ta, tb, ux, uy, turn, root, radial) = _half_chord_parts(x, y, kappa)
-    s = jnp.sqrt(kappa)
-    share = divide(radial, p)
-    slope = share * hypot(s * radial, jnp.ones_like(radial)) / (2 * s)
-    wrt_x = ux * (slope / ta) + turn * divide(b, 4 * p)
-    wrt_y = -uy * (slope / tb) - turn * divide(a, 4 * p)
-    spread = (a + b) / (ta + tb) * (root + 1 / (kappa * root)) / (2 * jnp.sqrt(ta) * jnp.sqrt(tb))
-    wrt_kappa = -share * radial * spread**2 / (2 * kappa)
-    return p, _dot(wrt_x, dx) + _dot(wrt_y, dy) + wrt_kappa * dkappa
-
-
 @operation
 def dist(x, y, kappa):
     """Geodesic distance `d = (2/s) asinh(s p)`, `p = sinh(s d/2)/s` by a haversine; shape `(...)`.
@@ -113,7 +79,7 @@ def dist(x, y, kappa):
     Equal to the paper's `arccosh(-kappa X o Y)/s`, without its cancellation. At coincident points
     the value is 0 and the gradient 0 by convention (that of `dist**2` is then exact).
     """
-    p = _half_chord(x, y, kappa)
+    p = half_chord(x, y, kappa)
     return (2 * p * asinhc(jnp.sqrt(kappa) * p))[..., 0]
 
 
@@ -127,7 +93,7 @@ def norm(x, kappa):
 @operation
 def inner(x, y, kappa):
     """Minkowski product of two points, `-x_t y_t + x.y = -1/kappa - 2 p^2`, shape `(...)`."""
-    p = _half_chord(x, y, kappa)
+    p = half_chord(x, y, kappa)
     return -(1 / kappa + 2 * p * p)[..., 0]
 
 
@@ -149,23 +115,23 @@ def log0(x, kappa):
 
 def _translate(p, x, kappa):
     s = jnp.sqrt(kappa)
-    a, pt, xt = safe_norm(p, keepdims=True), time_column(p, kappa), time_column(x, kappa)
+    a, pt, xt = safe_norm(p, keepdims=True), scaled_time(p, kappa), scaled_time(x, kappa)
     u = divide(p, a)
-    along = _dot(u, x)
-    across = x - u * along
-    # Light-cone coordinates x_t +- along: a boost multiplies them by e^(+-r). The smaller one is
-    # (1/kappa + |across|^2) over the larger one, since their difference would cancel.
-    floor = hypot(safe_norm(across, keepdims=True), 1 / s)
+    along = s * dot(u, x)
+    across = x - u * dot(u, x)
+    # Light-cone coordinates s (x_t +- u.x): a boost multiplies them by e^(+-r). The smaller one is
+    # 1 + kappa |across|^2 over the larger one, since their difference would cancel.
+    floor = hypot(s * safe_norm(across, keepdims=True), jnp.ones_like(xt))
     ahead = along >= 0
     larger = xt + jnp.where(ahead, along, -along)
     smaller = floor * (floor / larger)
     plus, minus = jnp.where(ahead, larger, smaller), jnp.where(ahead, smaller, larger)
-    stretch = s * (a + pt)  # e^r
-    rate = s + s * (s * a) / (1 + s * pt)  # (e^r - 1)/|p|, regular at p = 0
+    stretch = s * a + pt  # e^r
+    rate = 1 + s * a / (1 + pt)  # (e^r - 1)/(s |p|), regular at p = 0
     near = x + p * (rate * (plus + minus / stretch) / 2)
-    far = across + u * ((stretch * plus - minus / stretch) / 2)
+    far = across + u * ((stretch * plus - minus / stretch) / (2 * s))
     # `near` is exact through the origin; `far` when x and p are far out and may cancel.
-    return jnp.where((s * a < 1) | (s * jnp.abs(along) < 1), near, far)
+    return jnp.where((s * a < 1) | (jnp.abs(along) < 1), near, far)
 
 
 @operation
@@ -180,19 +146,21 @@ def translate(p, x, kappa):
 
 def _to_origin(x, v, kappa):
     s = jnp.sqrt(kappa)
-    a, scaled = safe_norm(x, keepdims=True), s * time_column(x, kappa)
+    a, scaled = safe_norm(x, keepdims=True), scaled_time(x, kappa)
     near = s * a < 1
     close = jnp.where(near, x, jnp.zeros_like(x))
-    smooth = v - close * (kappa * _dot(close, v) / ((1 + scaled) * scaled))
+    smooth = v - close * (kappa * dot(close, v) / ((1 + scaled) * scaled))
     u = divide(x, a)
-    radial = _dot(u, v)  # far out the radial part shrinks by 1/(s x_t): subtracting would cancel
-    return jnp.where(near, smooth, (v - u * radial) + u * (radial / scaled))
+    radial = dot(u, v)  # far out the radial part shrinks by 1/(s x_t): subtracting would cancel
+    across = v - u * radial
+    across = across - u * dot(u, across)  # once more: its rounding error is of the size of v
+    return jnp.where(near, smooth, across + u * (radial / scaled))
 
 
 def _from_origin(y, v, kappa):
     s = jnp.sqrt(kappa)
-    a, scaled = safe_norm(y, keepdims=True), s * time_column(y, kappa)
-    return v + y * (s * _dot(divide(y, a), v) * (s * a / (1 + scaled)))
+    a, scaled = safe_norm(y, keepdims=True), scaled_time(y, kappa)
+    return v + y * (s * dot(divide(y, a), v) * (s * a / (1 + scaled)))
 
 
 @operation
@@ -210,7 +178,7 @@ def transport_from_origin(y, v, kappa):
 @operation
 def tangent_inner(x, u, v, kappa):
     """Riemannian product at x of two tangent vectors, `u.v - u_t v_t`, shape `(...)`."""
-    return _dot(_to_origin(x, u, kappa), _to_origin(x, v, kappa))[..., 0]
+    return dot(_to_origin(x, u, kappa), _to_origin(x, v, kappa))[..., 0]
 
 
 @operation
@@ -237,27 +205,20 @@ def log(x, y, kappa):
     `q = sinh(s d/2)`: `cosh(s d) = 1 + 2 q^2`, so near points keep full precision. 0 at `y = x`.
     """
     s = jnp.sqrt(kappa)
-    q = s * _half_chord(x, y, kappa)
-    ratio = asinhc(q) / hypot(q, jnp.ones_like(q))
-    return ratio * (y - x) - (2 * q * (q * ratio)) * x
+    q = s * half_chord(x, y, kappa)
+    root = hypot(q, jnp.ones_like(q))
+    # Neither q^2 nor its derivative is formed: far out they overflow before the result does.
+    return (asinhc(q) / root) * (y - x) - (2 * (q / root) * (q * asinhc(q))) * x
 
 
 @operation
 def transport(x, y, v, kappa):
     """Parallel transport of v from x to y along their geodesic; keeps every product.
 
-    `v + kappa (Y o V)/(1 - kappa X o Y) (x + y)` with `1 - kappa X o Y = 2 + 2 sinh^2(s d/2)`.
+    Equal to `v + kappa (Y o V)/(1 - kappa X o Y) (x + y)`, which cancels when v is far larger than
+    the result; computed as the transport x -> o -> y with the rotation that the detour leaves out.
     """
-    s = jnp.sqrt(kappa)
-    xt, yt = time_column(x, kappa), time_column(y, kappa)
-    back = x - y
-    # Y o V = v.(y - x y_t/x_t): from the difference where the points are near, direct elsewhere.
-    near = _dot(v, x * (_dot(back, (x + y) / (xt + yt)) / xt) - back)
-    direct = _dot(v, y) - yt * (_dot(x, v) / xt)
-    apart = safe_norm(y, keepdims=True) < safe_norm(back, keepdims=True)
-    root = hypot(s * _half_chord(x, y, kappa), jnp.ones_like(xt))
-    product = jnp.where(apart, direct, near)
-    return v + (kappa * product / root) * ((x + y) / (2 * root))
+    return _from_origin(y, holonomy(x, y, _to_origin(x, v, kappa), kappa), kappa)
 
 
 def centroid(x, kappa, weights=None, axis: int = -2):
@@ -266,7 +227,7 @@ def centroid(x, kappa, weights=None, axis: int = -2):
     `weights` (default: equal) are >= 0, aligned with `x.shape[:-1]`, and need not sum to 1;
     concrete ones that are negative or sum to 0 raise `ValueError` (traced: the origin). kappa
     broadcasts against the batch shape without `axis`. `-M o M >= (sum w)^2/kappa` is used as a
-    floor, and far clusters do not cancel: `M_t - |M| = sum w (1/kappa + |x_perp|^2)/(x_t + u.x)`.
+    floor, and far clusters do not cancel: it is computed as a sum of positive terms.
     """
     x = as_array("x", x, min_ndim=2)
     axis = axis - x.ndim if axis >= 0 else axis
@@ -298,16 +259,22 @@ def _centroid(x, kappa, weights):
     def total(values):
         return jnp.sum(weights * values, axis=-2, keepdims=True)
 
-    xt = time_column(x, kappa)
-    m, mt = total(x), total(xt)
-    # Projecting on m scaled by a power of two, not on m/|m|: for equal points the ratio is exact.
-    unit = m / binary_scale(m)
-    ratio = divide(_dot(unit, x), _dot(unit, unit))
-    along = ratio * safe_norm(unit, keepdims=True)
-    floor = hypot(safe_norm(x - ratio * unit, keepdims=True), 1 / jnp.sqrt(kappa))
-    ahead = along >= 0
+    s, xt = jnp.sqrt(kappa), scaled_time(x, kappa)
+    m = total(x)
+    # -M o M in the light-cone coordinates s (x_t +- u.x) of a unit vector u near m/|m|; any u gives
+    # the same. Then the null rotation that makes the mean of `across` vanish leaves a sum of
+    # positive terms: equal points far out, where rounding u moves them all, stay equal.
+    unit = jax.lax.stop_gradient(divide(m, safe_norm(m, keepdims=True)))
+    scale = binary_scale(x, (-1, -2))
+    along = dot(unit, x)
+    across = scale * product_difference(jnp.ones_like(x), x / scale, along / scale, unit)
+    across = across - unit * dot(unit, across)
+    ahead, along = along >= 0, s * along
     larger = xt + jnp.where(ahead, along, -along)
-    low = total(jnp.where(ahead, floor * (floor / larger), larger))  # M_t - |M|
-    size = jnp.sqrt(low) * jnp.sqrt(mt + safe_norm(m, keepdims=True))
-    size = jnp.maximum(size, total(jnp.ones_like(xt)) / jnp.sqrt(kappa))
-    return divide(m, jnp.sqrt(kappa) * size)
+    floor = hypot(s * safe_norm(across, keepdims=True), jnp.ones_like(xt))
+    plus = jnp.where(ahead, larger, floor * (floor / larger))
+    mean_plus = total(plus)
+    around = across - plus * divide(total(across), mean_plus)
+    reach = hypot(s * safe_norm(around, keepdims=True), jnp.ones_like(xt))
+    size = jnp.sqrt(mean_plus) * jnp.sqrt(total(reach * (reach / plus)))
+    return divide(m, jnp.maximum(size, total(jnp.ones_like(xt))))

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from lorentz_jax import functional, geometry, initializers
+from lorentz_jax import functional, fused, geometry, initializers
 from lorentz_jax.arguments import as_kappa
 from lorentz_jax.hyperplane import Normals, normals
 
@@ -182,15 +182,39 @@ class LorentzBatchNorm(_Curved):
     ) -> Array:
         """Points `(..., D)` to points `(..., D)`."""
         kappa = self.curvature(kappa)
-        running = self.use_running_average if use_running_average is None else use_running_average
-        if running or x.size == 0:
+        if self.uses_running_average(x, use_running_average):
             mean = self.mean[...]
         else:
             mean = functional.batch_mean(x, kappa)
-            pair = jnp.stack([self.mean[...], jax.lax.stop_gradient(mean).astype(self.mean.dtype)])
-            share = jnp.array([1 - self.momentum, self.momentum], pair.dtype)
-            self.mean[...] = geometry.centroid(pair, jax.lax.stop_gradient(kappa), share)
+            self.update(mean, kappa)
         return functional.center(x, mean, self.bias_point(kappa), kappa)
+
+    def uses_running_average(self, x: Array, use_running_average: bool | None) -> bool:
+        """Whether this call centres at the running mean; so for an empty batch."""
+        own = self.use_running_average
+        return x.size == 0 or (own if use_running_average is None else use_running_average)
+
+    def update(self, mean: Array, kappa: Any) -> None:
+        """Move the running mean towards the mean of a batch."""
+        mean, kappa = jax.lax.stop_gradient((mean, kappa))
+        pair = jnp.stack([self.mean[...], mean.astype(self.mean.dtype)])
+        share = jnp.array([1 - self.momentum, self.momentum], pair.dtype)
+        self.mean[...] = geometry.centroid(pair, kappa, share)
+
+
+def conv_norm(
+    conv: LorentzConv, norm: LorentzBatchNorm, x: Array, kappa: Any = None,
+    use_running_average: bool | None = None,
+) -> Array:  # fmt: skip
+    """`norm(conv(x))`; in training the fused form of it (`fused.conv_center`)."""
+    if conv.activation is not None or norm.uses_running_average(x, use_running_average):
+        return norm(conv(x, kappa), kappa, use_running_average)
+    kappa = conv.curvature(kappa)
+    out, mean = fused.conv_center(
+        x, conv.normals(kappa), norm.bias_point(kappa), kappa, conv.strides, conv.padding
+    )
+    norm.update(mean, kappa)
+    return out
 
 
 def relu(x: Array) -> Array:

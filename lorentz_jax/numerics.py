@@ -13,10 +13,18 @@ import jax.numpy as jnp
 from jax import Array
 
 
+@jax.custom_jvp
 def divide(x: Array, y: Array) -> Array:
     """`x / y`, and 0 with zero gradient wherever `y == 0`."""
     zero = y == 0
     return jnp.where(zero, jnp.zeros_like(y), x / jnp.where(zero, jnp.ones_like(y), y))
+
+
+@divide.defjvp
+def _divide_jvp(primals, tangents):
+    (x, y), (dx, dy) = primals, tangents
+    out = divide(x, y)
+    return out, divide(dx - out * dy, y)  # autodiff's 1/y^2 would overflow for a tiny y
 
 
 def binary_scale(x: Array, axis: int | tuple[int, ...] = -1) -> Array:
@@ -66,6 +74,42 @@ def _hypot_jvp(primals, tangents):
     return out, divide(x, out) * dx + divide(y, out) * dy
 
 
+def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
+    """`a + b` rounded, and its rounding error, exactly."""
+    total = a + b
+    rest = total - a
+    return total, (a - (total - rest)) + (b - rest)
+
+
+def _halves(x: Array) -> tuple[Array, Array]:
+    """`x` as the sum of two numbers of half its digits, whose products are exact."""
+    info = jnp.finfo(x.dtype)
+    high = jax.lax.reduce_precision(x, info.nexp, (info.nmant - 1) // 2)
+    return high, x - high
+
+
+@jax.custom_jvp
+def product_difference(a: Array, x: Array, b: Array, y: Array) -> Array:
+    """`a x - b y` as if rounded once, plus an error of `eps^2 |a x|`, however much of it cancels.
+
+    The products are formed from exact ones of half the digits, so that fused multiply-adds cannot
+    change them. Arguments must be of moderate size (`|a x| eps^2` representable).
+    """
+    (ah, al), (xh, xl), (bh, bl), (yh, yl) = map(_halves, (a, x, b, y))
+    high, e1 = _two_sum(ah * xh, -(bh * yh))
+    left, e2 = _two_sum(ah * xl, -(bh * yl))
+    right, e3 = _two_sum(al * xh, -(bl * yh))
+    middle, e4 = _two_sum(left, right)
+    total, e5 = _two_sum(high, middle)
+    return total + (((e1 + e5) + ((e2 + e3) + e4)) + (al * xl - bl * yl))
+
+
+@product_difference.defjvp
+def _product_difference_jvp(primals, tangents):
+    (a, x, b, y), (da, dx, db, dy) = primals, tangents
+    return product_difference(a, x, b, y), (a * dx - b * dy) + (da * x - db * y)
+
+
 def _even_series(coefficients, x: Array) -> Array:
     """`sum_n c_n x^(2n)` for exact rational coefficients, by Horner's rule in the dtype of `x`."""
     square, total = x * x, jnp.zeros_like(x)
@@ -100,7 +144,9 @@ def _sinhc_jvp(primals, tangents):
     far = jnp.where(near, jnp.ones_like(x), x)
     close = jnp.where(near, x, 0)
     slope = jnp.where(
-        near, close * _even_series(_DSINHC, close), (jnp.cosh(far) - jnp.sinh(far) / far) / far
+        near,
+        close * _even_series(_DSINHC, close),
+        jnp.cosh(far) * (1 - jnp.tanh(far) / far) / far,  # inf, not inf - inf, where cosh is
     )
     return sinhc(x), slope * dx
 

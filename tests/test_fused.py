@@ -1,0 +1,88 @@
+"""The fused block against the plain functions in float64, where autodiff is the oracle."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lorentz_jax import functional, fused
+from lorentz_jax.hyperplane import normals
+
+GEOMETRIES = [((3, 3), 1, None), ((3, 3), 2, ((0, 1), (2, 1))), ((1, 1), 2, None)]
+
+
+def arrays(window, dtype=np.float64, scale=1.0, seed=0):
+    random = np.random.default_rng(seed)
+    draw = lambda *shape: jnp.asarray(scale * random.normal(size=shape), dtype)  # noqa: E731
+    return draw(2, 5, 6, 3), draw(*window, 3, 4), draw(4), draw(4)
+
+
+def plain(x, w, b, beta, kappa, strides, padding):
+    y = functional.conv(x, normals(w, b, kappa), kappa, strides, padding)
+    mean = functional.batch_mean(y, kappa)
+    return functional.center(y, mean, beta, kappa), mean
+
+
+def fast(x, w, b, beta, kappa, strides, padding):
+    return fused.conv_center(x, normals(w, b, kappa), beta, kappa, strides, padding)
+
+
+@pytest.mark.parametrize(("window", "strides", "padding"), GEOMETRIES)
+def test_value_mean_and_every_gradient(x64, kappa, window, strides, padding):
+    arguments = (*arrays(window), kappa)
+    (want, mean), (got, fast_mean) = (f(*arguments, strides, padding) for f in (plain, fast))
+    np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(fast_mean, mean, rtol=1e-12)
+    cotangent = jnp.asarray(np.random.default_rng(1).normal(size=want.shape))
+
+    def gradients(function):
+        def loss(*arguments):
+            return jnp.sum(cotangent * function(*arguments, strides, padding)[0])
+
+        return jax.jit(jax.grad(loss, argnums=(0, 1, 2, 3, 4)))(*arguments)
+
+    for name, a, b in zip(
+        ["x", "w", "b", "beta", "kappa"], gradients(fast), gradients(plain), strict=True
+    ):
+        np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-11 * np.abs(b).max(), err_msg=name)
+
+
+def test_the_returned_mean_carries_no_gradient(x64):
+    arguments = (*arrays((3, 3)), 0.5)
+    gradient = jax.grad(lambda x: jnp.sum(fast(x, *arguments[1:], 1, None)[1]))(arguments[0])
+    assert not np.asarray(gradient).any()
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_half_precision_keeps_its_dtype_and_accuracy(dtype):
+    x, w, b, beta = arrays((3, 3), np.float32, scale=0.5)
+    want = plain(x, w, b, beta, 0.5, 1, None)[0]
+    loss = lambda x: jnp.sum(fast(x, w, b, beta, 0.5, 1, None)[0].astype(jnp.float32))  # noqa: E731
+    got = fast(x.astype(dtype), w, b, beta, 0.5, 1, None)[0]
+    assert got.dtype == dtype
+    assert jax.grad(loss)(x.astype(dtype)).dtype == dtype
+    tolerance = 8 * float(jnp.finfo(dtype).eps)
+    np.testing.assert_allclose(
+        got.astype(jnp.float32), want, rtol=0, atol=tolerance * float(jnp.abs(want).max())
+    )
+
+
+def test_gradient_at_the_origin_is_finite():
+    x, w, b, beta = (jnp.zeros_like(a) for a in arrays((3, 3), np.float32))
+    grads = jax.grad(lambda *a: jnp.sum(fast(*a, 1.0, 1, None)[0]), argnums=(0, 1, 2, 3))(
+        x, w, b, beta
+    )
+    assert all(np.isfinite(g).all() for g in grads)
+
+
+def test_bad_input_names_what_was_expected():
+    x, w, b, beta = arrays((3, 3), np.float32)
+    planes = normals(w, b, 1.0)
+    with pytest.raises(ValueError, match="D_in = 3"):
+        fused.conv_center(x[..., :2], planes, beta, 1.0)
+    with pytest.raises(ValueError, match=r"beta must have shape \(4,\)"):
+        fused.conv_center(x, planes, beta[:3], 1.0)
+    with pytest.raises(ValueError, match="pixels"):
+        fused.conv_center(x[:0], planes, beta, 1.0)
+    with pytest.raises(ValueError, match="kappa"):
+        fused.conv_center(x, planes, beta, -1.0)
