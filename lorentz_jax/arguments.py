@@ -13,11 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.core import Tracer
 
 
 def concrete(x: Any) -> bool:
     """Whether `x` has values to look at (it is not being traced)."""
-    return not isinstance(x, jax.core.Tracer)
+    return not isinstance(x, Tracer)
 
 
 def compute_dtype(dtype: Any) -> Any:

@@ -17,7 +17,7 @@ from lorentz_jax.arguments import as_array, as_kappa, compute_dtype
 from lorentz_jax.hyperplane import Normals, check_input, signed_distance
 from lorentz_jax.numerics import asinh_scaled, divide, safe_norm, theta_limit
 
-Padding = str | int | Sequence[int] | Sequence[tuple[int, int]] | None
+Padding = str | int | Sequence[int | tuple[int, int]] | None
 
 
 def _identity(x: Array) -> Array:
@@ -48,7 +48,7 @@ def _linear(x, space, time, kappa, activation):
     return activation(z).astype(x.dtype)
 
 
-def window_arguments(strides, padding: Padding, window: tuple[int, int]):
+def window_arguments(strides: int | Sequence[int], padding: Padding, window: Sequence[int]):
     """Strides as a pair and padding as `lax` takes it (hashable).
 
     None is (k - 1)//2 on both sides, whatever the stride (the reference's).

@@ -7,6 +7,7 @@ plain functions do.
 """
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -20,7 +21,7 @@ from lorentz_jax.hyperplane import Normals, check_input
 
 def conv_center(
     x: Any, normals: Normals, beta: Any, kappa: Any,
-    strides: int | tuple[int, int] = 1, padding: functional.Padding = None,
+    strides: int | Sequence[int] = 1, padding: functional.Padding = None,
 ) -> tuple[Array, Array]:  # fmt: skip
     """`center(y, mean, beta)` of `y = conv(x)`, `mean = batch_mean(y)`; returns it and the mean.
 
@@ -38,8 +39,8 @@ def conv_center(
     window = normals.space.shape[:2]
     strides, pads = functional.window_arguments(strides, padding, window)
     space, time, beta = (a.astype(dtype) for a in (normals.space, normals.time, beta))
-    out, mean = _conv_center(x, space, time, beta, as_kappa(kappa, dtype), strides, pads)
-    return out, lax.stop_gradient(mean)
+    results: Any = _conv_center(x, space, time, beta, as_kappa(kappa, dtype), strides, pads)
+    return results[0], lax.stop_gradient(results[1])
 
 
 def _product(x, space, strides, pads, dtype=None):

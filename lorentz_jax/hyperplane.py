@@ -142,11 +142,8 @@ def signed_distance(x: Any, normals: Normals, kappa: Any, scale: str | None = "i
     size = jnp.maximum(binary_scale(normals.space, 0)[0], binary_scale(normals.time[None], 0)[0])
     z = points @ (normals.space / size) - time_column(points, kappa) * (normals.time / size)
     factor = s * size
-    norm = None
-    if scale is not None and scale == "inside":
-        pass
-    else:
-        norm = _lorentz_norm(normals)[0] if normals.norm is None else normals.norm
+    norm = _lorentz_norm(normals)[0] if normals.norm is None else normals.norm
+    if scale != "inside":
         factor = divide(factor, norm)
     excess = jnp.zeros_like(size) if normals.excess is None else normals.excess
     out = asinh_scaled(z, jnp.broadcast_to(factor, z.shape), jnp.broadcast_to(excess, z.shape)) / s

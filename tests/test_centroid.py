@@ -25,7 +25,7 @@ def test_centroid_values(x64):
     c = geometry.centroid
     want = (0.66258915644908, 0.66258915644908)
     assert_close(c(np.array([(1.5, 0), (0, 1.5)]), 0.25), want, 1e-13)
-    weighted = c(np.array([(0, 0), (1, 0), (0, 2)]), 1, np.array([0.5, 0.25, 0.25]))
+    weighted = c(np.array([(0.0, 0.0), (1.0, 0.0), (0.0, 2.0)]), 1, np.array([0.5, 0.25, 0.25]))
     assert_close(weighted, (0.19271550084309, 0.38543100168618), 1e-13)
     pair = np.array([(0.5, -0.25), (-1, 0.75)])
     middle = c(pair, 1)

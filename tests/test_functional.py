@@ -6,12 +6,11 @@ import re
 
 import jax
 import jax.numpy as jnp
-import mpmath as mp
 import numpy as np
 import pytest
 
 from lorentz_jax import ambient, functional, geometry
-from lorentz_jax.hyperplane import Normals, normals
+from lorentz_jax.hyperplane import normals
 from tests import oracle, reference
 from tests.compiled import quick_jit
 from tests.oracle import assert_close, golden
@@ -220,7 +219,9 @@ def test_no_patches_are_formed():
     for run in (loss, jax.grad(loss, (0, 1))):
         lowered = jax.jit(run).lower(jnp.ones(shape), v)
         text = lowered.compile().as_text() + lowered.as_text()
-        sizes = [math.prod(map(int, dims.split(","))) for dims in re.findall(r"f32\[([\d,]+)", text)]
+        sizes = [
+            math.prod(map(int, dims.split(","))) for dims in re.findall(r"f32\[([\d,]+)", text)
+        ]
         sizes += [
             math.prod(map(int, dims.split("x"))) for dims in re.findall(r"<([\dx]+)xf32>", text)
         ]

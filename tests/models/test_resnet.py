@@ -1,25 +1,44 @@
 """The skeleton and the Lorentz network on it; parity with the reference is in test_parity."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
+from lorentz_jax import nn
 from lorentz_jax.models import LorentzResNet
+from lorentz_jax.training.state import merge, split
+from tests.compiled import quick_jit
+
+IMAGES = np.random.default_rng(0).normal(size=(3, 7, 6, 2)).astype(np.float32)
 
 
-def network(stages=(1, 1), width=4, classes=3, channels=2, **options):
-    return LorentzResNet(stages, width, classes, channels, rngs=nnx.Rngs(0), **options)
+@functools.cache
+def network(stages=(1, 1), classes=3, channels=2, **options):
+    return split(LorentzResNet(stages, 4, classes, channels, rngs=nnx.Rngs(0), **options))
 
 
-@pytest.fixture(scope="module")
-def images():
-    return jnp.asarray(np.random.default_rng(0).normal(size=(3, 7, 6, 2)), jnp.float32)
+def abstract(stages=(2, 2, 2, 2), width=64, classes=10, channels=3, **options):
+    """Shapes alone."""
+    return nnx.eval_shape(
+        lambda: LorentzResNet(stages, width, classes, channels, rngs=nnx.Rngs(0), **options)
+    )
+
+
+def forward(graphdef, train, params, stats, images, kappa=None):
+    """Logits and the new state."""
+    model = merge(graphdef, params, stats)
+    return model(images, train=train, kappa=kappa), split(model)[2]
+
+
+run = quick_jit(forward, static_argnums=(0, 1))
 
 
 def test_resnet18_has_the_reference_layout():
-    model = nnx.eval_shape(lambda: LorentzResNet(num_classes=10, rngs=nnx.Rngs(0)))
+    model = abstract()
     blocks = [block for stage in model.stages for block in stage]
     widths = [block.second.conv.kernel.shape[-1] for block in blocks]
     assert widths == [64, 64, 128, 128, 256, 256, 512, 512]
@@ -28,64 +47,114 @@ def test_resnet18_has_the_reference_layout():
     assert all(block.first.conv.strides == 1 for block in blocks)
     assert [block.shortcut is not None for block in blocks] == [False, False] + 3 * [True, False]
     assert model.head.kernel.shape == (512, 10)
+    # The reference has 702,687 parameters at width 16, of which 20 are the times of its betas,
+    # and 20 the scales of norms that have none here.
+    _, params, _ = split(abstract(width=16))
+    assert sum(p.size for p in params.values()) in (702_647, 702_667)
 
 
-def test_any_image_size_channels_and_classes(images):
-    assert network()(images, train=False).shape == (3, 3)
-    assert network((1,), channels=1)(jnp.zeros((2, 1, 9, 1)), train=True).shape == (2, 3)
-    assert network()(images[:0], train=True).shape == (0, 3)
-
-
-def test_modes(images):
-    model = network()
-    training = model(images, train=True)
-    fresh = network()
-    np.testing.assert_array_equal(fresh(images), training)  # training is the default
-    fresh.eval()
-    np.testing.assert_array_equal(fresh(images), model(images, train=False))
-    assert np.abs(np.asarray(fresh(images) - training)).max() > 1e-3
-
-
-def test_state_is_params_and_batch_stats_and_the_step_is_pure(images):
-    model = network(learn_kappa=True)
-    graphdef, params, stats, rest = nnx.split(model, nnx.Param, nnx.BatchStat, ...)
-    assert not jax.tree.leaves(rest)
-
-    @jax.jit
-    def loss(params, stats, images):
-        copy = nnx.merge(graphdef, params, stats, copy=True)
-        return jnp.sum(copy(images, train=True) ** 2), nnx.state(copy, nnx.BatchStat)
-
-    gradients, new = jax.grad(loss, has_aux=True)(params, stats, images)
-    for path, leaf in jax.tree.leaves_with_path(gradients):
-        assert np.isfinite(leaf).all(), path
-        assert np.abs(np.asarray(leaf)).max() > 0, path
-    moved = jax.tree.map(lambda a, b: bool(np.any(a != b)), stats, new)
-    assert all(jax.tree.leaves(moved))
-
-
-def test_one_kappa_serves_the_whole_network(images):
-    small, large = network(kappa=0.1), network(kappa=1.0)
-    np.testing.assert_allclose(
-        small(images, train=False, kappa=1.0), large(images, train=False), rtol=1e-5, atol=1e-6
+@pytest.mark.parametrize(
+    ("shape", "stages", "classes"),
+    [((2, 1, 9, 1), (1,), 3), ((4, 32, 32, 3), (2, 2, 2, 2), 100), ((0, 8, 8, 3), (1, 2, 1), 2)],
+)
+@pytest.mark.parametrize("train", [True, False])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_any_image_size_channels_and_classes(shape, stages, classes, train, dtype):
+    graphdef, params, stats = split(abstract(stages, 4, classes, shape[-1]))
+    images = jax.ShapeDtypeStruct(shape, dtype)
+    logits, after = jax.eval_shape(
+        functools.partial(forward, graphdef, train), params, stats, images
+    )
+    assert logits.shape == (shape[0], classes)
+    assert logits.dtype == dtype
+    assert jax.tree.map(lambda a: (a.shape, a.dtype), after) == jax.tree.map(
+        lambda a: (a.shape, a.dtype), stats
     )
 
 
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
-def test_output_dtype_is_input_dtype(images, dtype):
-    logits = network()(images.astype(dtype), train=True)
-    assert logits.dtype == dtype
-    assert np.isfinite(logits.astype(jnp.float32)).all()
+def test_modes():
+    graphdef, params, stats = network()
+    trained, after = run(graphdef, True, params, stats, IMAGES)
+    evaluated, untouched = run(graphdef, False, params, stats, IMAGES)
+    assert np.abs(np.asarray(trained - evaluated)).max() > 1e-3
+    assert all((after[path] != stats[path]).any() for path in stats)
+    assert all((untouched[path] == stats[path]).all() for path in stats)
+    again, _ = run(graphdef, False, params, after, IMAGES)
+    assert np.abs(np.asarray(again - evaluated)).max() > 1e-4
+    model = merge(graphdef, params, stats)
+    assert not model.use_running_average  # training is the default
+    model.eval()
+    modes = {type(m).__name__: m.use_running_average for _, m in nnx.iter_graph(model)
+             if hasattr(m, "use_running_average")}  # fmt: skip
+    assert modes == {"LorentzResNet": True, "LorentzBatchNorm": True}
+    evaluating = nnx.split(model)[0]
+    np.testing.assert_array_equal(run(evaluating, None, params, stats, IMAGES)[0], evaluated)
 
 
-def test_bad_input_names_what_was_expected(images):
+def test_before_training_the_norms_do_nothing():  # C45
+    graphdef, params, stats = network()
+
+    @quick_jit
+    def without_norms(params, images):
+        model = merge(graphdef, params, stats)
+        x = nn.relu(model.stem.conv(images))
+        for block in (block for blocks in model.stages for block in blocks):
+            y = block.second.conv(nn.relu(block.first.conv(x)))
+            x = nn.relu(y + (x if block.shortcut is None else block.shortcut.conv(x)))
+        return jnp.mean(model.head(x), axis=(1, 2))
+
+    logits, _ = run(graphdef, False, params, stats, IMAGES[:2])
+    np.testing.assert_allclose(logits, without_norms(params, IMAGES[:2]), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("learn_kappa", [False, True])
+def test_state_is_params_and_batch_stats_and_all_of_it_learns(learn_kappa):
+    graphdef, params, stats = network(learn_kappa=learn_kappa)
+    model = merge(graphdef, params, stats)
+    assert not jax.tree.leaves(nnx.split(model, nnx.Param, nnx.BatchStat, ...)[3])
+    leaves = {path.rsplit("/", 1)[-1] for path in params}
+    assert leaves == {"kernel", "gain", "bias", "beta"} | ({"raw"} if learn_kappa else set())
+    assert {path.rsplit("/", 1)[-1] for path in stats} == {"mean"}
+
+    @quick_jit
+    def gradients(params):
+        return jax.grad(lambda p: jnp.sum(forward(graphdef, True, p, stats, IMAGES)[0] ** 2))(
+            params
+        )
+
+    for path, gradient in gradients(params).items():
+        assert np.isfinite(gradient).all(), path
+        assert np.abs(np.asarray(gradient)).max() > 0, path
+
+
+def test_one_kappa_serves_the_whole_network():
+    small, large = network(kappa=0.1), network(kappa=1.0)
+    moved, _ = run(small[0], False, *small[1:], IMAGES, 1.0)
+    np.testing.assert_allclose(
+        moved, run(large[0], False, *large[1:], IMAGES)[0], rtol=1e-5, atol=1e-6
+    )
+
+
+def test_bfloat16_images_give_bfloat16_logits():
+    graphdef, params, stats = network()
+    logits, after = run(graphdef, True, params, stats, jnp.asarray(IMAGES, jnp.bfloat16))
+    assert logits.dtype == jnp.bfloat16
+    assert {a.dtype for a in after.values()} == {jnp.dtype(jnp.float32)}
+    want, _ = run(graphdef, True, params, stats, IMAGES)
+    np.testing.assert_allclose(logits.astype(jnp.float32), want, rtol=0.1, atol=0.1)
+
+
+def test_bad_input_names_what_was_expected():
+    model = merge(*network())
     with pytest.raises(ValueError, match=r"images \(N, H, W, 2\), got shape \(3, 7, 6, 1\)"):
-        network()(images[..., :1])
+        model(IMAGES[..., :1])
+    with pytest.raises(ValueError, match="at least 4 axes"):
+        model(IMAGES[0])
     with pytest.raises(TypeError, match="floating-point"):
-        network()(images.astype(jnp.int32))
+        model(IMAGES.astype(np.int32))
     with pytest.raises(ValueError, match="every stage needs a block"):
-        network((1, 0))
+        abstract((1, 0))
     with pytest.raises(ValueError, match="number of stages"):
-        network(())
+        abstract(())
     with pytest.raises(ValueError, match="width must be at least 1"):
-        network(width=0)
+        abstract(width=0)

@@ -1,0 +1,14 @@
+"""Compiling takes most of the time of these tests."""
+
+import functools
+
+import jax
+
+# `jax.jit` that makes less of an effort, for large functions that run a few times.
+quick_jit = functools.partial(
+    jax.jit,
+    compiler_options={
+        "xla_backend_optimization_level": 0,
+        "xla_llvm_disable_expensive_passes": True,
+    },
+)
