@@ -4,16 +4,47 @@ from typing import Any
 
 from flax import nnx
 
+from lorentz_jax.models.euclidean import EuclideanResNet
+from lorentz_jax.models.hcnn import HCNNResNet, TheirsResNet
+from lorentz_jax.models.poincare import PoincareResNet
 from lorentz_jax.models.resnet import LorentzResNet, ResNet
 
-__all__ = ["LorentzResNet", "ResNet", "build_model"]
+__all__ = [
+    "MODELS",
+    "EuclideanResNet",
+    "HCNNResNet",
+    "LorentzResNet",
+    "PoincareResNet",
+    "ResNet",
+    "TheirsResNet",
+    "build_model",
+]
+
+MODELS: dict[str, type[ResNet]] = {
+    "lorentz": LorentzResNet,
+    "euclidean": EuclideanResNet,
+    "hcnn": HCNNResNet,
+    "poincare": PoincareResNet,
+    "theirs": TheirsResNet,
+}
 
 
 def build_model(config: Any, num_classes: int, in_channels: int, rngs: nnx.Rngs) -> ResNet:
-    """The network that a `training.TrainConfig` names."""
-    if config.model != "lorentz":
-        raise ValueError(f'model must be "lorentz", got {config.model!r}')
-    return LorentzResNet(
-        config.stages, config.width, num_classes, in_channels,
-        kappa=config.kappa, learn_kappa=config.learn_kappa, init=config.init, rngs=rngs,
-    )  # fmt: skip
+    """The network that a `training.TrainConfig` names.
+
+    The Euclidean one has neither kappa nor presets. With `init="paper"` "theirs" has the extra
+    logit of the reference, which no label names.
+    """
+    if config.model not in MODELS:
+        raise ValueError(f"model must be one of {', '.join(MODELS)}, got {config.model!r}")
+    sizes = (config.stages, config.width, num_classes, in_channels)
+    if config.model == "euclidean":
+        if config.learn_kappa:
+            raise ValueError("the Euclidean network has no kappa to learn")
+        return EuclideanResNet(*sizes, rngs=rngs)
+    options: dict[str, Any] = {
+        "kappa": config.kappa, "learn_kappa": config.learn_kappa, "init": config.init,
+    }  # fmt: skip
+    if config.model == "theirs" and config.init == "paper":
+        options["extra_logit"] = True
+    return MODELS[config.model](*sizes, rngs=rngs, **options)

@@ -3,6 +3,7 @@
 The layout is the reference's: a 3x3 stem; stages of basic blocks whose width doubles and whose
 image halves from the second stage on, the stride on the second convolution of a block; a 1x1
 shortcut with norm where shape changes; a classifier at every pixel, then the mean of its logits.
+A family may put the stride first, leave the norm out of the shortcut, or pool before it classifies.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,32 +16,61 @@ from jax import Array
 
 from lorentz_jax import nn
 from lorentz_jax.arguments import as_array
+from lorentz_jax.baselines.variance import VarianceBatchNorm
+
+
+def _relu(x: Array, kappa: Any) -> Array:
+    return nn.relu(x)
+
+
+def _residual(y: Array, x: Array, kappa: Any) -> Array:
+    return nn.residual(y, x)
 
 
 @dataclass(frozen=True)
 class Layers:
-    """The layers that differ from family to family; each takes `rngs` last.
+    """What differs from family to family; each factory of a module takes `rngs` last.
 
     Attributes:
       conv: `(in, out, kernel_size, strides, rngs) -> module`, called `(x, kappa)`.
       norm: `(features, rngs) -> module`, called `(x, kappa, use_running_average)`.
       head: `(in, classes, rngs) -> module`, called `(x, kappa)`; logits of every pixel.
+      conv_norm: `(conv, norm, x, kappa, use_running_average)`, a faster form of calling the two
+        modules one after the other.
+      relu: `(x, kappa)`.
+      residual: `(y, x, kappa)`, of a block's branch and its shortcut.
+      entry: `(pixels, kappa) -> points`; None where pixels are points as they are.
+      pool: `(x, kappa)`, images `(N, H, W, D)` to what the head then classifies.
+      stride_first: the stride of a block is on its first convolution, not on the second.
+      shortcut_norm: the shortcut's convolution is followed by a norm.
     """
 
     conv: Callable[..., nnx.Module]
     norm: Callable[..., nnx.Module]
     head: Callable[..., nnx.Module]
+    conv_norm: Callable[..., Array] | None = None
+    relu: Callable[[Array, Any], Array] = _relu
+    residual: Callable[[Array, Array, Any], Array] = _residual
+    entry: Callable[[Array, Any], Array] | None = None
+    pool: Callable[[Array, Any], Array] | None = None
+    stride_first: bool = False
+    shortcut_norm: bool = True
 
 
 class ConvNorm(nnx.Module):
-    """A convolution and its batch norm."""
+    """A convolution and its batch norm, which `normed=False` leaves out."""
 
-    def __init__(self, layers: Layers, in_features, out_features, size, strides, rngs):
+    def __init__(self, layers: Layers, in_features, out_features, size, strides, rngs, normed=True):
         self.conv = layers.conv(in_features, out_features, (size, size), strides, rngs)
-        self.norm = layers.norm(out_features, rngs)
+        self.norm = layers.norm(out_features, rngs) if normed else None
+        self.call = layers.conv_norm
 
     def __call__(self, x, kappa, use_running_average):
         """Points `(N, H, W, D)` to points of the new width."""
+        if self.norm is None:
+            return self.conv(x, kappa)
+        if self.call is not None:
+            return self.call(self.conv, self.norm, x, kappa, use_running_average)
         return self.norm(self.conv(x, kappa), kappa, use_running_average)
 
 
@@ -48,19 +78,22 @@ class BasicBlock(nnx.Module):
     """`relu(norm(conv(relu(norm(conv(x))))) + shortcut(x))`."""
 
     def __init__(self, layers: Layers, in_features, out_features, strides, rngs):
-        self.first = ConvNorm(layers, in_features, out_features, 3, 1, rngs)
-        self.second = ConvNorm(layers, out_features, out_features, 3, strides, rngs)
-        same = in_features == out_features and strides == 1
-        shortcut = None if same else ConvNorm(layers, in_features, out_features, 1, strides, rngs)
+        self.relu, self.residual = layers.relu, layers.residual
+        first, second = (strides, 1) if layers.stride_first else (1, strides)
+        self.first = ConvNorm(layers, in_features, out_features, 3, first, rngs)
+        self.second = ConvNorm(layers, out_features, out_features, 3, second, rngs)
+        shortcut, normed = None, layers.shortcut_norm
+        if in_features != out_features or strides != 1:
+            shortcut = ConvNorm(layers, in_features, out_features, 1, strides, rngs, normed)
         self.shortcut = shortcut
 
     def __call__(self, x, kappa, use_running_average):
         """Points `(N, H, W, D)` to points of the new width."""
-        y = nn.relu(self.first(x, kappa, use_running_average))
+        y = self.relu(self.first(x, kappa, use_running_average), kappa)
         y = self.second(y, kappa, use_running_average)
         if self.shortcut is not None:
             x = self.shortcut(x, kappa, use_running_average)
-        return nn.relu(nn.residual(y, x))
+        return self.relu(self.residual(y, x, kappa), kappa)
 
 
 class ResNet(nnx.Module):
@@ -87,6 +120,7 @@ class ResNet(nnx.Module):
             raise ValueError(f"every stage needs a block, got stages {tuple(stages)}")
         self.kappa, self.in_channels = kappa, in_channels
         self.use_running_average = False  # set by train() and eval()
+        self.entry, self.relu, self.pool = layers.entry, layers.relu, layers.pool
         self.stem = ConvNorm(layers, in_channels, width, 3, 1, rngs)
         self.stages = nnx.List([])
         features = width
@@ -103,21 +137,22 @@ class ResNet(nnx.Module):
         """Logits; `train` overrides the mode that `train()` or `eval()` set."""
         x = as_array("x", x, min_ndim=4)
         if x.ndim != 4 or x.shape[-1] != self.in_channels:
-            raise ValueError(
-                f"expected images (N, H, W, {self.in_channels}), got shape {x.shape}"
-            )
+            raise ValueError(f"expected images (N, H, W, {self.in_channels}), got shape {x.shape}")
         running = self.use_running_average if train is None else not train
         if kappa is None:
             kappa = self.kappa() if isinstance(self.kappa, nn.Kappa) else self.kappa
-        x = nn.relu(self.stem(x, kappa, running))
+        x = x if self.entry is None else self.entry(x, kappa)
+        x = self.relu(self.stem(x, kappa, running), kappa)
         for blocks in self.stages:
             for block in blocks:
                 x = block(x, kappa, running)
+        if self.pool is not None:
+            return self.head(self.pool(x, kappa), kappa)
         return jnp.mean(self.head(x, kappa), axis=(1, 2))
 
 
 class LorentzResNet(ResNet):
-    """ResNet of Lorentz convolutions, centring batch norms and a Lorentz MLR.
+    """ResNet of Lorentz convolutions, batch norms and a Lorentz MLR.
 
     Pixels enter as space parts of points. ResNet-18 is `stages=(2, 2, 2, 2), width=64`.
 
@@ -127,27 +162,35 @@ class LorentzResNet(ResNet):
       init: preset of `initializers`.
       momentum: of the running means.
       scale: of the logits, see `hyperplane.signed_distance`.
+      norm: "centering", or "normal" for the norm with variance of `baselines.variance`.
+      weight_norm: of the convolutions.
     """
 
     def __init__(
         self, stages: Sequence[int] = (2, 2, 2, 2), width: int = 64, num_classes: int = 10,
         in_channels: int = 3, *, kappa: float = 0.1, learn_kappa: bool = False,
         init: str = "fast", momentum: float = 0.1, scale: str | None = "inside",
-        param_dtype: Any = jnp.float32, rngs: nnx.Rngs,
+        norm: str = "centering", weight_norm: bool = True, param_dtype: Any = jnp.float32,
+        rngs: nnx.Rngs,
     ):  # fmt: skip
+        if norm not in ("centering", "normal"):
+            raise ValueError(f'norm must be "centering" or "normal", got {norm!r}')
+        centering = norm == "centering"
         common: Any = {"kappa": kappa, "init": init, "param_dtype": param_dtype}
 
         def conv(in_features, out_features, size, strides, rngs):
             return nn.LorentzConv(
-                in_features, out_features, size, strides=strides, rngs=rngs, **common
-            )
+                in_features, out_features, size, strides=strides, weight_norm=weight_norm,
+                rngs=rngs, **common,
+            )  # fmt: skip
 
-        def norm(features, rngs):
-            return nn.LorentzBatchNorm(features, momentum=momentum, rngs=rngs, **common)
+        def batch_norm(features, rngs):
+            kind = nn.LorentzBatchNorm if centering else VarianceBatchNorm
+            return kind(features, momentum=momentum, rngs=rngs, **common)
 
         def head(in_features, classes, rngs):
             return nn.LorentzMLR(in_features, classes, scale=scale, rngs=rngs, **common)
 
         own = nn.Kappa(kappa, param_dtype) if learn_kappa else kappa
-        layers = Layers(conv, norm, head)
+        layers = Layers(conv, batch_norm, head, nn.conv_norm if centering else None)
         super().__init__(layers, stages, width, num_classes, in_channels, own, rngs)

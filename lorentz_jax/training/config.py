@@ -20,8 +20,8 @@ class TrainConfig:
     shift: int = 1
     """Move each training image at random by up to so many pixels."""
 
-    model: Literal["lorentz"] = "lorentz"
-    """Family of the network."""
+    model: Literal["lorentz", "euclidean", "hcnn", "poincare", "theirs"] = "lorentz"
+    """Family of the network; `theirs` is HCNN as the paper's authors have it in their code."""
     stages: tuple[int, ...] = (2, 2, 2)
     """Residual blocks of each stage; 2 2 2 2 is ResNet-18. The width doubles at each stage."""
     width: int = 16
@@ -78,7 +78,7 @@ class TrainConfig:
         _number("momentum", self.momentum, 0 <= self.momentum < 1, "in [0, 1)")
         _number("weight_decay", self.weight_decay, self.weight_decay >= 0, "at least 0")
         _number("gamma", self.gamma, 0 < self.gamma <= 1, "in (0, 1]")
-        _choice("model", self.model, ("lorentz",))
+        _choice("model", self.model, ("lorentz", "euclidean", "hcnn", "poincare", "theirs"))
         _choice("init", self.init, ("fast", "paper"))
         _choice("schedule", self.schedule, ("cosine", "step", "constant"))
         if self.schedule == "step":

@@ -27,7 +27,8 @@ class Group(NamedTuple):
 
 
 # kernel: direction of a weight-normalised kernel, or a plain weight; gain: its raw length;
-# bias: b of a hyperplane; beta: where batch norm puts the centroid; raw: learned kappa.
+# bias: b of a hyperplane; beta: where batch norm puts the centroid; raw: learned kappa;
+# scale: of a batch norm with variance; time: the row of a kernel that acts on the time (baselines).
 # `fast` decays kernels alone: |w| falling under a fixed b sends the hyperplane, at distance
 # b/|w|, to infinity, and a decayed raw kappa drifts. `paper` decays all, as the reference does.
 GROUPS: dict[str, dict[str, Group]] = {
@@ -37,12 +38,16 @@ GROUPS: dict[str, dict[str, Group]] = {
         "bias": Group(),
         "beta": Group(),
         "raw": Group(),
+        "scale": Group(),
+        "time": Group(decay=True),
     },
     "paper": {
         "kernel": Group(decay=True),
         "gain": Group(decay=True),
         "bias": Group(decay=True),
         "beta": Group(decay=True, lr_factor=0.2, riemannian=True),
+        "scale": Group(decay=True),
+        "time": Group(decay=True),
     },
 }
 

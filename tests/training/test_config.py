@@ -28,7 +28,7 @@ from lorentz_jax.training.config import TrainConfig
         ("momentum", 1.0, r"momentum must be finite and in \[0, 1\)"),
         ("weight_decay", -1e-4, "weight_decay must be finite and at least 0"),
         ("gamma", 0.0, r"gamma must be finite and in \(0, 1\]"),
-        ("model", "euclid", "model must be one of lorentz, got 'euclid'"),
+        ("model", "euclid", "model must be one of lorentz, euclidean, .* got 'euclid'"),
         ("init", "slow", "init must be one of fast, paper"),
         ("schedule", "linear", "schedule must be one of cosine, step, constant"),
         ("name", "a/b", "plain folder name"),
