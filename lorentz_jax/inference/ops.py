@@ -1,0 +1,136 @@
+"""The layers of a compiled network: functions of arrays, by the name that a file calls them.
+
+Each takes points `x` by their space part, the layer's arrays by name and its options; kappa is an
+option, a plain number. No hyperbolic function is left but in the logits.
+"""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from lorentz_jax import functional
+from lorentz_jax.arguments import compute_dtype
+from lorentz_jax.hyperplane import Normals
+
+Arrays = Mapping[str, Any]
+
+
+class Piece(NamedTuple):
+    """One layer of a compiled network.
+
+    Attributes:
+      layer: its description as JSON, `{"op": name, option: value, ...}`.
+      arrays: its arrays by their own names.
+    """
+
+    layer: Mapping[str, Any]
+    arrays: Arrays
+
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "elu": jax.nn.elu,
+    "gelu": jax.nn.gelu,
+    "leaky_relu": jax.nn.leaky_relu,
+    "relu": jax.nn.relu,
+    "relu6": jax.nn.relu6,
+    "selu": jax.nn.selu,
+    "silu": jax.nn.silu,
+    "tanh": jnp.tanh,
+}
+
+
+def linear(x, arrays, *, kappa, activation=None):
+    """`functional.linear` with cached V, then the boost of a folded batch norm, if there is one."""
+    finish = _finish(arrays, kappa, activation)
+    return functional.linear(x, _normals(arrays), kappa, finish)
+
+
+def conv(x, arrays, *, kappa, strides, padding, activation=None):
+    """`functional.conv` with cached V, then the boost of a folded batch norm, if there is one."""
+    finish = _finish(arrays, kappa, activation)
+    return functional.conv(x, _normals(arrays), kappa, strides, padding, finish)
+
+
+def center(x, arrays, *, kappa):
+    """A batch norm that is not folded: the isometry from its running mean to beta."""
+    return functional.center(x, arrays["mean"], arrays["beta"], kappa)
+
+
+def mlr(x, arrays, *, kappa, scale):
+    """Logits, float32 at least: cross entropy and means over pixels deserve no half precision."""
+    with jax.named_scope("logits"):
+        return functional.mlr(x.astype(compute_dtype(x.dtype)), _normals(arrays), kappa, scale)
+
+
+def activate(x, arrays, *, activation):
+    """An activation between layers."""
+    return ACTIVATIONS[activation](x)
+
+
+def activation_named(name: str | None) -> Callable[[Array], Array] | None:
+    """The activation of that name; None for none."""
+    return None if name is None else ACTIVATIONS[name]
+
+
+def activation_name(activation: Callable | None) -> str | None:
+    """The name of an activation in `ACTIVATIONS`; `ValueError` where it has none."""
+    if activation is None:
+        return None
+    for name, function in ACTIVATIONS.items():
+        if activation is function:
+            return name
+    raise ValueError(
+        f"activation {activation!r} has no name that a file could hold; "
+        f"there are {', '.join(ACTIVATIONS)}"
+    )
+
+
+def plain(value: Any) -> Any:
+    """Strides and padding as JSON has them."""
+    if value is None or isinstance(value, str):
+        return value
+    return [plain(item) for item in value] if isinstance(value, Sequence) else int(value)
+
+
+def normal_arrays(normals: Normals) -> dict[str, Array]:
+    """Normals as arrays by name."""
+    return {name: getattr(normals, name) for name in ("space", "time", "norm", "excess")}
+
+
+def _normals(arrays: Arrays) -> Normals:
+    return Normals(arrays["time"], arrays["space"], arrays.get("norm"), arrays.get("excess"))
+
+
+def _finish(arrays: Arrays, kappa: float, activation: str | None):
+    """What follows `x o v`, in its precision; None for nothing."""
+    h = activation_named(activation)
+    if "push" not in arrays:
+        return h
+    moved = functools.partial(boost, push=arrays["push"], pull=arrays["pull"], kappa=kappa)
+    return moved if h is None else lambda y: h(moved(y))
+
+
+def boost(y: Array, push: Array, pull: Array, kappa: float) -> Array:
+    """Translation `T_p` of points `(..., D)`: `y + s p (y_t + pull.y)`.
+
+    `push = s p` and `pull = s p/(1 + s p_t)`, shape `(D,)`, are made once, with the constants.
+    """
+    push, pull = push.astype(y.dtype), pull.astype(y.dtype)
+    time = jnp.sqrt(1 / kappa + jnp.sum(y * y, axis=-1, keepdims=True))
+    # A product with one column: two sums over the channels make XLA's CPU code read y slowly. In
+    # full precision, since time and product may cancel.
+    along = jnp.matmul(y, pull[:, None], precision=jax.lax.Precision.HIGHEST)
+    return y + (time + along) * push
+
+
+OPS: dict[str, Callable[..., Array]] = {
+    "activate": activate,
+    "center": center,
+    "conv": conv,
+    "linear": linear,
+    "mlr": mlr,
+}
