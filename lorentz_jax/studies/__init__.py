@@ -1,0 +1,1 @@
+"""Measurements and figures: functions that return data, and functions that show it."""
