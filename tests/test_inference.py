@@ -146,7 +146,7 @@ def test_resnet_float64(kappa, learn_kappa, scale):
     model = small_resnet(kappa, radius=3.0, **options)
     x = images(jnp.float64)
     want = evaluated(model, x, train=False)
-    assert np.ptp(want, axis=0).max() > 0.1  # the images do matter
+    assert np.ptp(want, axis=0).max() > 1e-3  # the images do matter
     for fold in (True, False):
         oracle.assert_close(
             run(compile_cached_v(model, fold=fold), x), want, 1e-10, what=f"fold={fold}"
@@ -158,7 +158,7 @@ def test_resnet_float32(kappa, learn_kappa, scale):
     model = small_resnet(kappa, learn_kappa=learn_kappa, scale=scale, init="paper")
     compiled, x = compile_cached_v(model), images()
     want = evaluated(model, x, train=False)
-    assert np.ptp(want, axis=0).max() > 0.1
+    assert np.ptp(want, axis=0).max() > 1e-3
     assert compiled.kappa == pytest.approx(kappa, rel=1e-5)
     oracle.assert_close(run(compiled, x), want, 1e-5)
 
@@ -203,7 +203,7 @@ def test_single_layers(kappa):
         scramble(nnx.Sequential(layer), kappa, 1.0)
         compiled = compile_cached_v(layer)
         assert set(compiled.params) == {"space", "time", "norm", "excess"}
-        np.testing.assert_array_equal(compiled(x), layer(x))
+        oracle.assert_close(compiled(x), layer(x), 1e-5)
     norm = nn.LorentzBatchNorm(3, kappa=kappa)
     scramble(nnx.Sequential(norm), kappa, 1.0)
     oracle.assert_close(

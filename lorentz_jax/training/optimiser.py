@@ -96,8 +96,9 @@ def make_schedule(config: TrainConfig, steps_per_epoch: int) -> Callable[[Any], 
     if config.schedule == "step":
         drops = {epoch * steps_per_epoch: config.gamma for epoch in config.milestones}
         schedule = optax.piecewise_constant_schedule(config.lr, drops)
-    # A float count: optax mixes it with floats, which strict dtype promotion forbids.
-    return lambda count: jnp.asarray(schedule(jnp.asarray(count, jnp.float32)), jnp.float32)
+    # A float count: optax mixes it with floats, which strict dtype promotion forbids. The widest
+    # float there is, since 0.1 rounded to float32 would show in a float64 run.
+    return lambda count: jnp.asarray(schedule(jnp.asarray(count, float)), float)
 
 
 def make_optimiser(

@@ -245,6 +245,13 @@ def test_equal_points_go_to_beta_with_finite_gradients(deviation, dtype):
         assert all(jnp.isfinite(g).all() for g in grads)
 
 
+def test_at_the_mean_the_norm_is_a_multiple_of_the_identity():
+    origin, gamma = jnp.zeros(3), 3.0
+    norm = functools.partial(hcnn.variance_norm, variance=4.0, eps=0.0)
+    jacobian = jax.jacobian(lambda x: norm(x, origin, origin, gamma, 0.5)[0])(origin)
+    np.testing.assert_allclose(jacobian, 1.5 * np.eye(3), rtol=1e-6)
+
+
 def test_one_outlier_is_cut_where_layers_can_still_square_it():
     x = jnp.zeros((4000, 2)).at[0, 0].set(1.0)
     y, _ = hcnn.variance_norm(x, jnp.zeros(2), jnp.zeros(2), 1.0, 1.0)

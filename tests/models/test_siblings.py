@@ -153,11 +153,9 @@ def test_golden_resnet_and_three_training_steps(name):
             updates, state = update(grads, state, params)
             params = {path: params[path] + updates[path] for path in params}
     if later:  # these losses depend on every gradient of three steps
-        # "theirs" leaves the reference by 2e-9 over three steps, for a reason not found yet.
-        rtol = 1e-12 if name == "normal" else 1e-7
-        assert_close(np.array(losses), later["losses"], rtol, axis=None)
+        assert_close(np.array(losses), later["losses"], 1e-12, axis=None)
         got = evaluate(params, stats, images[0])
-        assert_close(got, later["logits_eval_x0_after3"], rtol)
+        assert_close(got, later["logits_eval_x0_after3"], 1e-12)
 
 
 # --- every family ---------------------------------------------------------------------------
@@ -220,6 +218,9 @@ def test_layouts():
         convolutions = [path for path in split(model)[1] if path.endswith("conv/bias")]
         assert bool(convolutions) == (name not in ("euclidean", "theirs"))
     assert model_of("theirs", extra_logit=True).head.kernel.shape == (8, 6)
+    norm = model_of("euclidean").stem.norm  # the share of the batch is 0.1, as in the others
+    norm(jnp.full((1, 2, 2, 4), 2.0))
+    np.testing.assert_allclose(norm.mean[...], 0.2, rtol=1e-6)
     twin = sum(p.size for p in split(model_of("euclidean"))[1].values())
     ours = sum(p.size for p in split(model_of("lorentz"))[1].values())
     assert abs(twin - ours) < 0.1 * ours
