@@ -89,7 +89,7 @@ def _compiled(name):
 def run(name, arrays, kappa, cotangent=None):
     """Value and gradients (of `sum(cotangent * value)`) of one function, as NumPy arrays.
 
-    All is padded to one shape, so that a function compiles once a dtype in the whole session:
+    All is padded to one shape, so that a function compiles once a dtype in the whole run:
     with coordinates 0, which change nothing, and with copies of the last row.
     """
     kappa = np.broadcast_to(np.asarray(kappa, arrays[0].dtype), arrays[0].shape[:-1])
