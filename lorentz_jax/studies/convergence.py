@@ -9,9 +9,8 @@ How the distance is computed decides parts of the published figure:
 
 - Its FGG curve is measured with `arccosh(-kappa X o Y)`, which float64 can no longer resolve at
   d = 18 and 19: the product is a difference of numbers near e^(2 d)/4 = 8e15. It rounds to 1, and
-  fitting stops, with 0.2 and 1.0 still to go. "fgg" does the same, within a step; "fgg, exact"
-  measures with `geometry.dist` and takes 2111 and 2115 steps where the published loop takes 2109
-  and 2110.
+  fitting stops after 2109 and 2111 steps with 0.4 and 1.0 still to go. "fgg" does the same, within
+  a step; "fgg, exact" measures with `geometry.dist` and takes 2111 and 2115.
 - Its Poincare curve is measured with a Moebius difference in which one sign is wrong, so that a
   point is not at distance 0 from itself: "poincare, published". "poincare" has the right distance.
 - Chen et al.'s layer ends with a ReLU that leaves the hyperboloid, see `chen.reference_linear`.

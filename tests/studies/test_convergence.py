@@ -88,7 +88,7 @@ def test_published_fgg_stops_early_where_float64_ends(toy):
     assert exact.iterations[0, 17:].tolist() == [2111, 2115]
     # Where the published loop stopped at d = 18 and 19 the target was further than the tolerance.
     at_stop = [exact.history[toy["fgg"][k] - 1, 0, k] for k in (17, 18)]
-    assert at_stop[0] > 0.2
+    assert at_stop[0] > 0.4
     assert at_stop[1] > 0.9
 
 
