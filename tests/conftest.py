@@ -1,8 +1,17 @@
 """Every test runs with strict dtype promotion and stops at the first NaN."""
 
 import os
+from importlib.metadata import version
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Compiling takes most of the time of these tests, and this halves it. A jaxlib stops at flags that
+# it does not know, as later ones do at these; there the tests run as users compile.
+if version("jaxlib").startswith("0.10."):
+    os.environ.setdefault(
+        "XLA_FLAGS",
+        "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0"
+        " --xla_llvm_disable_expensive_passes=true",
+    )
 
 import jax
 import pytest

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 
 from lorentz_jax import geometry
+from tests.compiled import quick_jit
 
 # Letters: p point, t tangent vector at the first argument, o at the origin, b point of the
 # Poincare ball, k of the Klein ball.
@@ -33,16 +34,21 @@ def tangent(x, v, kappa):
 
 
 class Grid:
-    """Rows `(radius of x, radius of y, angle between them)` at every kappa, in one dtype.
+    """Rows `(radius of x, radius of y, angle between them)` in one dtype.
+
+    Every row at every kappa, or with `paired` each at one of them in turn.
 
     Tangent vectors at x have the lengths of y's radius and 1/s. `arrays(name)` are the arguments
     of a function, without kappa, and `kappa` is an array of the batch shape.
     """
 
-    def __init__(self, rows, kappas, dtype, seed=0):
+    def __init__(self, rows, kappas, dtype, paired=False, seed=0):
         r, q, turn = np.array(rows, np.float64).T
-        kappa, r = (a.ravel() for a in np.meshgrid(kappas, r, indexing="ij"))
-        q, turn = np.tile(q, len(kappas)), np.tile(turn, len(kappas))
+        if paired:
+            kappa = np.resize(np.asarray(kappas, np.float64), len(r))
+        else:
+            kappa, r = (a.ravel() for a in np.meshgrid(kappas, r, indexing="ij"))
+            q, turn = np.tile(q, len(kappas)), np.tile(turn, len(kappas))
         start = np.random.default_rng(seed).uniform(0, 6, len(r))
         # kappa itself is rounded first: points are placed by the one that is passed.
         self.kappa = kappa.astype(dtype)
@@ -83,7 +89,7 @@ def _compiled(name):
         value, pull = jax.vjp(function, *arrays, kappa)
         return value, pull(cotangent)
 
-    return jax.jit(value_and_gradients)
+    return quick_jit(value_and_gradients)
 
 
 def run(name, arrays, kappa, cotangent=None):

@@ -10,9 +10,9 @@ from tests import oracle
 from tests.compiled import quick_jit
 from tests.oracle import assert_close, golden
 
-center = jax.jit(functional.center)
-batch_mean = jax.jit(functional.batch_mean)
-dist = jax.jit(geometry.dist)
+center = quick_jit(functional.center)
+batch_mean = quick_jit(functional.batch_mean)
+dist = quick_jit(geometry.dist)
 
 
 def mp_center(x, mean, beta, kappa):

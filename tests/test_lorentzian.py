@@ -10,6 +10,7 @@ import pytest
 
 from lorentz_jax import functional
 from lorentz_jax.hyperplane import normals
+from tests.compiled import quick_jit
 from tests.oracle import assert_close
 
 
@@ -34,7 +35,7 @@ def mp_lorentzian(name, x, kappa):
     return mp.asinh(s * h(mp.sinh(s * x) / s)) / s
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(quick_jit, static_argnums=0)
 def activate(name, x, kappa):
     """Value and slope."""
     run = functools.partial(functional.lorentzian(ACTIVATIONS[name][0]), kappa=kappa)
@@ -96,7 +97,6 @@ def test_dtypes_and_arguments():
 # --- weight norm ----------------------------------------------------------------------------
 
 
-@jax.jit
 def unit(a, gain, b):
     """Output of a layer with weight norm, and the norms of its weights."""
     w = functional.weight_norm(a, gain)
@@ -107,11 +107,12 @@ def unit(a, gain, b):
 def test_weight_norm():  # C41
     a = np.float32([[3, 3, 0], [4, 4, 0], [0, 0, 0]])
     gain, b = np.float32([2, -2, 1]), np.float32([0.1, 0.1, 0.1])
-    y, (w, norms) = unit(a, gain, b)
+    y, (w, norms) = quick_jit(unit)(a, gain, b)
     np.testing.assert_allclose(w, [[1.2, -1.2, 0], [1.6, -1.6, 0], [0, 0, 0]], rtol=1e-6)
     np.testing.assert_allclose(norms, [2, 2, 0])
+    slopes = quick_jit(jax.jacrev(unit, (0, 1, 2), has_aux=True))
     for gains in (gain, 0 * gain):
-        gradients, _ = jax.jit(jax.jacrev(unit, (0, 1, 2), has_aux=True))(a, gains, b)
+        gradients, _ = slopes(a, gains, b)
         assert all(np.isfinite(g).all() for g in gradients)
     assert np.isfinite(y).all()
 

@@ -1,6 +1,6 @@
-"""The shells: right initial values, one call into `functional`, honest state."""
+"""The shells: one call into `functional`, honest state. Golden norms are in test_golden_norm."""
 
-import math
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +10,8 @@ from flax import nnx
 
 from lorentz_jax import functional, geometry, initializers, nn
 from lorentz_jax.hyperplane import normals
+from lorentz_jax.training.state import merge, split
+from tests.compiled import quick_jit
 
 
 def rngs():
@@ -17,149 +19,96 @@ def rngs():
 
 
 def points(*shape, seed=0):
-    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
-@pytest.mark.parametrize("shape", [(12, 400), (3, 3, 5, 400)])
-@pytest.mark.parametrize("weight_norm", [True, False])
-@pytest.mark.parametrize("init", initializers.PRESETS)
-def test_initial_values_are_those_of_the_table(init, weight_norm, shape):
-    fan_in, out = math.prod(shape[:-1]), shape[-1]
-    kernel, gain, bias = initializers.affine(
-        jax.random.key(0), shape, init, weight_norm, jnp.float32
-    )
-    variance = {
-        ("fast", True): 2 / fan_in,
-        ("fast", False): 2 / fan_in,
-        ("paper", True): 2 / out,
-        ("paper", False): 1 / (fan_in + out),
-    }[init, weight_norm]
-    assert np.std(kernel) == pytest.approx(variance**0.5, rel=0.05)
-    assert set(np.asarray(bias)) == {0.0 if init == "fast" else -0.5}
-    if weight_norm:
-        length = jax.nn.softplus(gain)
-        wanted = 2**0.5 if init == "fast" else math.log1p(math.exp((fan_in + out) ** -0.5))
-        np.testing.assert_allclose(length, wanted, rtol=1e-6)
-    else:
-        assert gain is None
+def run(graphdef, params, stats, *arguments):
+    """Output of a module and its new state."""
+    module = merge(graphdef, params, stats)
+    return module(*arguments), split(module)[2]
 
 
-def test_head_columns_have_norm_one_in_fast():
-    kernel = nn.LorentzMLR(64, 10, kappa=1.0, rngs=rngs()).kernel[...]
-    np.testing.assert_allclose(np.linalg.norm(kernel, axis=0), 1, rtol=1e-5)
+call = quick_jit(run, static_argnums=0)
 
 
-@pytest.mark.parametrize("weight_norm", [True, False])
-def test_layers_are_their_functions(weight_norm, kappa):
-    options = {"kappa": kappa, "rngs": rngs(), "weight_norm": weight_norm}
-    linear = nn.LorentzLinear(3, 4, activation=jax.nn.relu, **options)
-    conv = nn.LorentzConv(3, 4, (3, 3), strides=2, **options)
-    for layer in (linear, conv):
-        layer.bias[...] = jnp.array([0.3, -0.2, 0.0, 1.0])
-        w = layer.kernel[...]
-        if weight_norm:
-            w = w / jnp.linalg.norm(w.reshape(-1, 4), axis=0) * jnp.log1p(jnp.exp(layer.gain[...]))
-        planes = normals(w, layer.bias[...], kappa)
-        x = points(2, 6, 6, 3)
-        if layer is linear:
-            want = functional.linear(x, planes, kappa, jax.nn.relu)
-        else:
-            want = functional.conv(x, planes, kappa, strides=2)
-        np.testing.assert_allclose(layer(x), want, rtol=2e-5, atol=2e-5)
-    head = nn.LorentzMLR(3, 4, kappa=kappa, scale=None, rngs=rngs())
-    x = points(5, 3)
-    want = functional.mlr(x, normals(head.kernel[...], head.bias[...], kappa), kappa, None)
-    np.testing.assert_array_equal(head(x), want)
+# --- layers with hyperplanes ----------------------------------------------------------------
+
+LAYERS = {
+    "linear": (nn.LorentzLinear, {"activation": jax.nn.relu}),
+    "conv": (nn.LorentzConv, {"strides": 2, "padding": 1}),
+    "plain conv": (nn.LorentzConv, {"weight_norm": False, "kernel_size": (1, 3)}),
+    "mlr": (nn.LorentzMLR, {"scale": None}),
+}
+FUNCTIONS = {
+    "linear": lambda x, v, kappa: functional.linear(x, v, kappa, jax.nn.relu),
+    "conv": lambda x, v, kappa: functional.conv(x, v, kappa, 2, 1),
+    "plain conv": functional.conv,
+    "mlr": lambda x, v, kappa: functional.mlr(x, v, kappa, None),
+}
 
 
-def test_a_call_may_override_kappa():
-    layer = nn.LorentzLinear(3, 4, kappa=1.0, rngs=rngs())
-    other = nn.LorentzLinear(3, 4, kappa=0.1, rngs=rngs())
-    x = points(5, 3) * 3
-    layer.bias[...] = other.bias[...] = jnp.ones(4)
-    np.testing.assert_array_equal(layer(x, kappa=0.1), other(x))
-    assert np.abs(np.asarray(layer(x) - other(x))).max() > 1e-2
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_are_their_functions(name):
+    kind, options = LAYERS[name]
+    graphdef, params, stats = split(kind(3, 4, kappa=0.5, rngs=rngs(), **options))
+    assert not stats
+    params["bias"] = np.float32([0.3, -0.2, 0, 1])
+    w = params["kernel"]
+    if name in ("linear", "conv"):
+        params["gain"] = np.float32([0.1, 1, 0, -1])
+        w = w / np.linalg.norm(np.reshape(w, (-1, 4)), axis=0) * np.log1p(np.exp(params["gain"]))
+    x = points(2, 6, 6, 3)
+    for kappa in (None, 2.0):  # its own, or the one of the call
+        own = 0.5 if kappa is None else kappa
+        got, _ = call(graphdef, params, stats, x, kappa)
+        want = jax.jit(FUNCTIONS[name])(x, normals(w, params["bias"], own), own)
+        assert got.dtype == jnp.float32
+        np.testing.assert_allclose(got, want, rtol=2e-5, atol=1e-5)
 
 
-def test_learnable_kappa_starts_right_stays_inside_and_has_a_gradient():
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("name", LAYERS)
+def test_output_has_the_dtype_of_the_input(name, dtype):
+    kind, options = LAYERS[name]
+    model = nnx.eval_shape(lambda: kind(3, 4, kappa=0.5, rngs=rngs(), **options))
+    graphdef, params, stats = split(model)
+    x = jax.ShapeDtypeStruct((2, 6, 6, 3), dtype)
+    y, _ = jax.eval_shape(functools.partial(run, graphdef), params, stats, x)
+    assert y.dtype == dtype
+
+
+def test_learnable_kappa_starts_right_and_stays_inside():
+    kappa, value = nn.Kappa(1.0), jax.jit(lambda k: k())
     for start in (0.002, 0.1, 1.0, 2.5, 90.0):
-        assert float(nn.Kappa(start)()) == pytest.approx(start, rel=1e-5)
+        assert float(value(nn.Kappa(start))) == pytest.approx(start, rel=1e-5)
     low, high = nn.Kappa.bounds
-    kappa = nn.Kappa(1.0)
     for raw in (-1e4, -20.0, 20.0, 1e4):
         kappa.raw[...] = jnp.asarray(raw, jnp.float32)
-        assert low * 0.999 <= float(kappa()) <= high * 1.001
-    layer = nn.LorentzLinear(3, 4, kappa=0.5, learn_kappa=True, rngs=rngs())
-    x, step = points(5, 3), 1e-2
-    graphdef, state = nnx.split(layer)
-
-    def loss(state):
-        return jnp.sum(nnx.merge(graphdef, state, copy=True)(x) ** 2)
-
-    gradient = float(jax.grad(loss)(state)["kappa"]["raw"][...])
-    sides = []
-    for sign in (1, -1):
-        layer.kappa.raw[...] = state["kappa"]["raw"][...] + sign * step
-        sides.append(float(jnp.sum(layer(x) ** 2)))
-    assert gradient == pytest.approx((sides[0] - sides[1]) / (2 * step), rel=1e-2)
+        assert low * 0.999 <= float(value(kappa)) <= high * 1.001
     for bad in (1e-3, 100.0, 0.0):
         with pytest.raises(ValueError, match="learnable kappa must start inside"):
             nn.Kappa(bad)
 
 
-def test_batch_norm_before_training_is_the_identity(kappa):
-    norm = nn.LorentzBatchNorm(3, kappa=kappa)
-    x = points(7, 3)
-    np.testing.assert_allclose(norm(x, use_running_average=True), x, atol=1e-6)
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("kind", [nn.LorentzLinear, nn.LorentzMLR])
+def test_learnable_kappa_has_its_gradient(kind):
+    layer = kind(3, 4, kappa=0.5, learn_kappa=True, param_dtype=jnp.float64, rngs=rngs())
+    graphdef, params, stats = split(layer)
+    x, step = points(5, 3).astype(float), 1e-5
+    low, high = nn.Kappa.bounds
+    params["bias"] = np.array([0.1, -0.3, 0, 1])
 
+    @quick_jit
+    @jax.value_and_grad
+    def loss(raw):
+        return jnp.sum(run(graphdef, params | {"kappa/raw": raw}, stats, x)[0] ** 2)
 
-def test_batch_norm_centres_and_remembers(kappa):
-    norm = nn.LorentzBatchNorm(3, kappa=kappa, momentum=0.25)
-    x = points(50, 3) + jnp.array([1.0, -2.0, 0.5])
-    mean = geometry.centroid(x, kappa)
-    y = norm(x)
-    np.testing.assert_allclose(geometry.centroid(y, kappa), 0, atol=2e-5)
-    np.testing.assert_allclose(
-        geometry.norm(y, kappa), geometry.dist(x, mean, kappa), rtol=1e-4, atol=1e-5
-    )
-    pair = jnp.stack([jnp.zeros(3), mean])
-    want = geometry.centroid(pair, kappa, jnp.array([0.75, 0.25]))
-    np.testing.assert_allclose(norm.mean[...], want, rtol=1e-5)
-    moved = geometry.translate(-want, x, kappa)
-    np.testing.assert_allclose(norm(x, use_running_average=True), moved, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("init", initializers.PRESETS)
-def test_the_stored_beta_is_scaled_in_fast_only(init):
-    norm = nn.LorentzBatchNorm(3, kappa=2.5, init=init)
-    norm.beta[...] = jnp.array([0.3, -0.4, 1.2])
-    want = norm.beta[...] / ((1 + 2.5 * 3) ** 0.5 if init == "fast" else 1)
-    np.testing.assert_allclose(norm.bias_point(), want, rtol=1e-6)
-    x = points(20, 3) + 1
-    np.testing.assert_allclose(geometry.centroid(norm(x), 2.5), want, rtol=1e-4, atol=1e-5)
-
-
-def test_an_empty_batch_changes_nothing():
-    norm = nn.LorentzBatchNorm(3, kappa=1.0)
-    norm.mean[...] = jnp.array([1.0, 2.0, 3.0])
-    assert norm(jnp.zeros((0, 4, 4, 3))).shape == (0, 4, 4, 3)
-    np.testing.assert_array_equal(norm.mean[...], [1, 2, 3])
-    conv = nn.LorentzConv(3, 3, kappa=1.0, rngs=rngs())
-    assert nn.conv_norm(conv, norm, jnp.zeros((0, 4, 4, 3))).shape == (0, 4, 4, 3)
-    np.testing.assert_array_equal(norm.mean[...], [1, 2, 3])
-
-
-def test_fused_pair_is_the_pair(kappa):
-    x = points(4, 5, 5, 3)
-    pairs = []
-    for fused in (False, True):
-        conv = nn.LorentzConv(3, 4, kappa=kappa, rngs=rngs())
-        norm = nn.LorentzBatchNorm(4, kappa=kappa)
-        conv.bias[...], norm.beta[...] = jnp.full(4, 0.2), jnp.array([0.1, 0.0, -0.5, 0.3])
-        out = nn.conv_norm(conv, norm, x) if fused else norm(conv(x))
-        pairs.append((out, norm.mean[...], nn.conv_norm(conv, norm, x, None, True)))
-    for a, b in zip(*pairs, strict=True):
-        np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-4)
+    raw = params["kappa/raw"]
+    share = jax.nn.sigmoid(raw)
+    assert float(low * (high / low) ** share) == pytest.approx(0.5, rel=1e-12)
+    central = (loss(raw + step)[0] - loss(raw - step)[0]) / (2 * step)
+    assert float(loss(raw)[1]) == pytest.approx(float(central), rel=1e-7)
 
 
 def test_bad_options_are_refused():
@@ -171,3 +120,91 @@ def test_bad_options_are_refused():
         nn.LorentzBatchNorm(3, kappa=1.0, momentum=1.5)
     with pytest.raises(ValueError, match=r"D_in = 3.*\(8, 5\)"):
         nn.LorentzLinear(3, 4, kappa=1.0, rngs=rngs())(jnp.zeros((8, 5)))
+
+
+# --- batch norm -----------------------------------------------------------------------------
+
+
+def test_batch_norm_before_training_is_the_identity(kappa):  # C45
+    norm = nn.LorentzBatchNorm(3, kappa=kappa)
+    norm.eval()
+    graphdef, params, stats = split(norm)
+    x = points(7, 3)
+    got, after = call(graphdef, params, stats, x)
+    np.testing.assert_allclose(got, x, atol=1e-6)
+    np.testing.assert_array_equal(after["mean"], 0)
+
+
+def test_batch_norm_centres_and_remembers(kappa):
+    graphdef, params, stats = split(nn.LorentzBatchNorm(3, kappa=kappa, momentum=0.25))
+    params["beta"] = np.float32([0.3, -0.4, 1.2])
+    beta = params["beta"] / np.sqrt(1 + 3 * kappa)  # the preset "fast" stores it scaled
+    x = points(50, 3) + np.float32([1, -2, 0.5])
+    mean = geometry.centroid(x, kappa)
+    y, stats = call(graphdef, params, stats, x)
+    np.testing.assert_allclose(geometry.centroid(y, kappa), beta, rtol=1e-4, atol=2e-5)
+    np.testing.assert_allclose(
+        geometry.dist(y, beta, kappa), geometry.dist(x, mean, kappa), rtol=1e-4, atol=1e-5
+    )
+    pair = np.stack([0 * mean, mean])
+    want = geometry.centroid(pair, kappa, np.float32([0.75, 0.25]))
+    np.testing.assert_allclose(stats["mean"], want, rtol=1e-5)
+    moved = geometry.translate(beta, geometry.translate(-want, x, kappa), kappa)
+    evaluating = nn.LorentzBatchNorm(3, kappa=kappa, momentum=0.25, use_running_average=True)
+    got, after = call(split(evaluating)[0], params, stats, x)
+    np.testing.assert_array_equal(after["mean"], stats["mean"])
+    np.testing.assert_allclose(got, moved, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("init", initializers.PRESETS)
+def test_the_stored_beta_is_scaled_in_fast_only(init):
+    norm = nn.LorentzBatchNorm(3, kappa=2.5, init=init)
+    norm.beta[...] = jnp.array([0.3, -0.4, 1.2])
+    want = norm.beta[...] / (8.5**0.5 if init == "fast" else 1)
+    np.testing.assert_allclose(norm.bias_point(), want, rtol=1e-6)
+
+
+def test_an_empty_batch_changes_nothing():  # C32
+    graphdef, params, stats = split(nn.LorentzBatchNorm(3, kappa=1.0))
+    stats["mean"] = np.float32([1, 2, 3])
+    y, after = call(graphdef, params, stats, np.zeros((0, 4, 4, 3), np.float32))
+    assert y.shape == (0, 4, 4, 3)
+    np.testing.assert_array_equal(after["mean"], [1, 2, 3])
+    conv, norm = nn.LorentzConv(3, 3, kappa=1.0, rngs=rngs()), merge(graphdef, params, stats)
+    assert nn.conv_norm(conv, norm, jnp.zeros((0, 4, 4, 3))).shape == (0, 4, 4, 3)
+    np.testing.assert_array_equal(norm.mean[...], [1, 2, 3])
+
+
+class Pair(nnx.Module):
+    def __init__(self, kappa, fused, running):
+        self.conv = nn.LorentzConv(3, 4, kappa=kappa, rngs=rngs())
+        self.norm = nn.LorentzBatchNorm(4, kappa=kappa)
+        self.fused, self.running = fused, running
+
+    def __call__(self, x):
+        if self.fused:
+            return nn.conv_norm(self.conv, self.norm, x, None, self.running)
+        return self.norm(self.conv(x), None, self.running)
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_fused_pair_is_the_pair(running):
+    results = []
+    for fused in (False, True):
+        graphdef, params, stats = split(Pair(2.5, fused, running))
+        params["conv/bias"] = np.full(4, 0.2, np.float32)
+        params["norm/beta"] = np.float32([0.1, 0, -0.5, 0.3])
+        stats["norm/mean"] = np.float32([1, 0, -1, 0.5])
+        results.append(call(graphdef, params, stats, points(4, 5, 5, 3)))
+    (y, stats), (fused_y, fused_stats) = results
+    np.testing.assert_allclose(fused_y, y, rtol=2e-4, atol=2e-4)
+    np.testing.assert_allclose(fused_stats["norm/mean"], stats["norm/mean"], rtol=1e-4, atol=1e-5)
+
+
+def test_state_is_params_and_batch_stats():
+    layer = nn.LorentzConv(3, 4, kappa=1.0, learn_kappa=True, rngs=rngs())
+    norm = nn.LorentzBatchNorm(4, kappa=1.0)
+    names = {layer: ({"kernel", "gain", "bias", "kappa/raw"}, set()), norm: ({"beta"}, {"mean"})}
+    for module, (params, stats) in names.items():
+        assert not jax.tree.leaves(nnx.split(module, nnx.Param, nnx.BatchStat, ...)[3])
+        assert tuple(map(set, split(module)[1:])) == (params, stats)

@@ -104,6 +104,7 @@ def resnet_runner():
     return train, evaluate, params, stats
 
 
+@pytest.mark.slow  # compiles the whole network
 @pytest.mark.parametrize("kappa", [0.1, 1.0])
 def test_resnet(kappa):
     data = section(f"resnet/k{kappa:g}/")
@@ -121,6 +122,7 @@ def test_resnet(kappa):
     assert_arrays(grads, reference.gradients(data, "grad0/", "sd0/", params), 1e-12)
 
 
+@pytest.mark.slow
 def test_three_steps_of_the_paper_preset():
     start, data = section("resnet/k1/"), section("sgd/")
     train, evaluate, *like = resnet_runner()

@@ -1,5 +1,7 @@
 """The paper's propositions as properties, at curvatures where its misprints would show."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import mpmath as mp
@@ -10,6 +12,7 @@ from lorentz_jax import functional, geometry
 from lorentz_jax.baselines import chen
 from lorentz_jax.hyperplane import normals, point_from_distances, signed_distance
 from tests import oracle
+from tests.compiled import quick_jit
 from tests.oracle import assert_close
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -20,7 +23,7 @@ def sample(seed, dimension=3, units=4, points=6):
     return (rng.normal(size=s) for s in ((points, dimension), (dimension, units), (units,)))
 
 
-@jax.jit
+@quick_jit
 def distances(x, w, b, kappa):
     """`{scale: (N, out)}` and the output of the layer without activation."""
     v = normals(w, b, kappa)
@@ -31,7 +34,7 @@ def distances(x, w, b, kappa):
 SCALES = (None, "inside", "outside")
 
 
-@jax.jit
+@quick_jit
 def transported(w, b, kappa):
     """Units first: where each plane meets its axis, and w transported there."""
     p = geometry.exp0(-b[:, None] * w.T / jnp.sum(w.T**2, axis=1, keepdims=True), kappa)
@@ -93,6 +96,14 @@ def test_the_distance_of_a_worked_example():  # C33
     assert nearest(x[0], w[:, 0], b[0], 1.0) == pytest.approx(0.064033036127600084, rel=1e-14)
 
 
+@quick_jit
+def around(p, tangents, x, normal, kappa):
+    """Points of the planes through p, their distances to x, and x's side of the plane."""
+    plane = geometry.exp(p, geometry.transport_from_origin(p, tangents, kappa), kappa)
+    side = geometry.tangent_inner(p, geometry.log(p, x[:, None], kappa), normal, kappa)
+    return plane, geometry.dist(x[:, None, None], plane, kappa), side
+
+
 def test_no_point_of_the_plane_is_nearer_and_the_scales_agree(kappa):
     x, w, b = sample(4)
     found, _ = distances(x, w, b, kappa)
@@ -100,15 +111,12 @@ def test_no_point_of_the_plane_is_nearer_and_the_scales_agree(kappa):
     tangents = np.random.default_rng(5).normal(size=(200, 4, 3))
     at_origin = w.T / np.linalg.norm(w.T, axis=1, keepdims=True)
     tangents = tangents - (tangents * at_origin).sum(-1, keepdims=True) * at_origin
-    plane = geometry.exp(p, geometry.transport_from_origin(p, tangents, kappa), kappa)
-    np.testing.assert_allclose(
-        [np.diagonal(distances(plane[i], w, b, kappa)[0]["none"]) for i in range(5)], 0, atol=1e-10
-    )
-    apart = geometry.dist(x[:, None, None], plane, kappa)
+    plane, apart, side = around(p, tangents, x, carried, kappa)
+    on_it, _ = distances(plane[:6].reshape(24, 3), w, b, kappa)
+    on_it = np.diagonal(on_it["none"].reshape(6, 4, 4), axis1=1, axis2=2)
+    np.testing.assert_allclose(on_it, 0, atol=1e-10)
     assert (apart.min(axis=1) >= np.abs(found["none"]) - 1e-12).all()
     # The sign is the side: that of the logarithm at p against the normal, for every scale.
-    side = geometry.log(p, x[:, None], kappa)
-    side = geometry.tangent_inner(p, side, carried, kappa)
     size, s = np.linalg.norm(w, axis=0), np.sqrt(kappa)
     for scale in found:
         np.testing.assert_array_equal(np.sign(found[scale]), np.sign(side))
@@ -144,30 +152,36 @@ def test_output_construction(kappa):
     assert (kappa == 1) == np.allclose(misprint, y)
 
 
-@pytest.mark.parametrize("h", [jax.nn.relu, jnp.tanh, lambda x: x])
+@functools.partial(quick_jit, static_argnums=0)
+def in_steps(h, x, w, b, kappa):
+    """The layer, and the activations and the point that the paper makes it from."""
+    v = normals(w, b, kappa)
+    activations = functional.lorentzian(h)(signed_distance(x, v, kappa, "inside"), kappa)
+    made = point_from_distances(activations, kappa)
+    return functional.linear(x, v, kappa, h), activations, made
+
+
+@pytest.mark.parametrize("h", [jax.nn.relu, jnp.tanh])
 def test_the_layer_is_distance_activation_construction(kappa, h):
     """asinh, the Lorentzian activation and sinh cancel into h(z)."""
-    x, w, b = sample(8)
-    found, _ = distances(x, w, b, kappa)
-    activations = functional.lorentzian(h)(found["inside"], kappa)
-    want = point_from_distances(activations, kappa)
-    got = functional.linear(x, normals(w, b, kappa), kappa, h)
-    assert_close(got, want, 1e-13)
+    got, activations, made = in_steps(h, *sample(8), kappa)
+    assert_close(got, made, 1e-13)
     back, _ = distances(got, np.eye(4), np.zeros(4), kappa)
     np.testing.assert_allclose(back["none"], activations, rtol=1e-12, atol=1e-13)
 
 
 def test_output_distance_grows_linearly_in_b_for_us_and_as_its_logarithm_for_chen(kappa):
-    x, w = np.array([[0.5, -0.25]]), np.array([[1.2], [-0.9]])
-    steps = np.array([10.0, 20, 40, 80])
+    x, w, s = np.array([[0.5, -0.25]]), np.array([[1.2], [-0.9]]), np.sqrt(kappa)
+    biases = np.array([20.0, 40, 80, 160]) / s
 
-    def reach(layer):
-        return np.array([float(geometry.norm(layer(np.array([b])), kappa)[0]) for b in steps])
+    @quick_jit
+    def reach(b):
+        ours = functional.linear(x, normals(w, b[None], kappa), kappa)
+        theirs = chen.linear(x, w, np.array([0.3]), kappa, bias=1e4 * b[None])
+        return geometry.norm(ours, kappa)[0], geometry.norm(theirs, kappa)[0]
 
-    ours = reach(lambda b: functional.linear(x, normals(w, b, kappa), kappa))
-    theirs = reach(lambda b: chen.linear(x, w, np.array([0.3]), kappa, bias=b))
+    ours, theirs = np.transpose([reach(b) for b in biases])
     # A change of b by delta moves the output by delta/|w|, with |w| = 1.5.
-    np.testing.assert_allclose(np.diff(ours), np.diff(steps) / 1.5, rtol=1e-4)
-    # There a doubling of b adds log(2)/s.
-    np.testing.assert_allclose(np.diff(theirs), np.log(2) / np.sqrt(kappa), rtol=0.15)
-    np.testing.assert_allclose(np.diff(theirs)[-1], np.log(2) / np.sqrt(kappa), rtol=0.02)
+    np.testing.assert_allclose(np.diff(ours), np.diff(biases) / 1.5, rtol=1e-8)
+    # There even 10^4 times that b only adds log(2)/s when it doubles.
+    np.testing.assert_allclose(np.diff(theirs), np.log(2) / s, rtol=1e-4)

@@ -17,7 +17,7 @@ IMAGES = np.random.default_rng(0).normal(size=(3, 7, 6, 2)).astype(np.float32)
 
 
 @functools.cache
-def network(stages=(1, 1), classes=3, channels=2, **options):
+def network(stages=(1,), classes=3, channels=2, **options):
     return split(LorentzResNet(stages, 4, classes, channels, rngs=nnx.Rngs(0), **options))
 
 
@@ -32,6 +32,11 @@ def forward(graphdef, train, params, stats, images, kappa=None):
     """Logits and the new state."""
     model = merge(graphdef, params, stats)
     return model(images, train=train, kappa=kappa), split(model)[2]
+
+
+def trace(model, train):
+    graphdef, params, stats = split(model)
+    return str(jax.make_jaxpr(functools.partial(forward, graphdef, train))(params, stats, IMAGES))
 
 
 run = quick_jit(forward, static_argnums=(0, 1))
@@ -82,13 +87,11 @@ def test_modes():
     again, _ = run(graphdef, False, params, after, IMAGES)
     assert np.abs(np.asarray(again - evaluated)).max() > 1e-4
     model = merge(graphdef, params, stats)
-    assert not model.use_running_average  # training is the default
+    assert trace(model, None) == trace(model, True)  # training is the default
     model.eval()
-    modes = {type(m).__name__: m.use_running_average for _, m in nnx.iter_graph(model)
-             if hasattr(m, "use_running_average")}  # fmt: skip
-    assert modes == {"LorentzResNet": True, "LorentzBatchNorm": True}
-    evaluating = nnx.split(model)[0]
-    np.testing.assert_array_equal(run(evaluating, None, params, stats, IMAGES)[0], evaluated)
+    assert trace(model, None) == trace(model, False)
+    model.train()
+    assert trace(model, None) == trace(model, True)
 
 
 def test_before_training_the_norms_do_nothing():  # C45
@@ -103,17 +106,17 @@ def test_before_training_the_norms_do_nothing():  # C45
             x = nn.relu(y + (x if block.shortcut is None else block.shortcut.conv(x)))
         return jnp.mean(model.head(x), axis=(1, 2))
 
-    logits, _ = run(graphdef, False, params, stats, IMAGES[:2])
-    np.testing.assert_allclose(logits, without_norms(params, IMAGES[:2]), rtol=1e-5, atol=1e-6)
+    logits, _ = run(graphdef, False, params, stats, IMAGES)
+    np.testing.assert_allclose(logits, without_norms(params, IMAGES), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("learn_kappa", [False, True])
-def test_state_is_params_and_batch_stats_and_all_of_it_learns(learn_kappa):
-    graphdef, params, stats = network(learn_kappa=learn_kappa)
+def test_state_is_params_and_batch_stats_and_all_of_it_learns():
+    graphdef, params, stats = network((1, 1), learn_kappa=True)
     model = merge(graphdef, params, stats)
     assert not jax.tree.leaves(nnx.split(model, nnx.Param, nnx.BatchStat, ...)[3])
     leaves = {path.rsplit("/", 1)[-1] for path in params}
-    assert leaves == {"kernel", "gain", "bias", "beta"} | ({"raw"} if learn_kappa else set())
+    assert leaves == {"kernel", "gain", "bias", "beta", "raw"}
+    assert len([path for path in params if path.endswith("raw")]) == 1
     assert {path.rsplit("/", 1)[-1] for path in stats} == {"mean"}
 
     @quick_jit
@@ -128,19 +131,19 @@ def test_state_is_params_and_batch_stats_and_all_of_it_learns(learn_kappa):
 
 
 def test_one_kappa_serves_the_whole_network():
-    small, large = network(kappa=0.1), network(kappa=1.0)
-    moved, _ = run(small[0], False, *small[1:], IMAGES, 1.0)
-    np.testing.assert_allclose(
-        moved, run(large[0], False, *large[1:], IMAGES)[0], rtol=1e-5, atol=1e-6
-    )
-
-
-def test_bfloat16_images_give_bfloat16_logits():
     graphdef, params, stats = network()
-    logits, after = run(graphdef, True, params, stats, jnp.asarray(IMAGES, jnp.bfloat16))
+    large = split(abstract((1,), 4, 3, 2, kappa=1.0))[0]
+    moved, _ = run(graphdef, False, params, stats, IMAGES, 1.0)
+    want, _ = run(large, False, params, stats, IMAGES)
+    np.testing.assert_allclose(moved, want, rtol=1e-5, atol=1e-6)
+    assert np.abs(np.asarray(moved - run(graphdef, False, params, stats, IMAGES)[0])).max() > 1e-3
+
+
+def test_bfloat16_images_give_nearly_the_same_logits():
+    graphdef, params, stats = network()
+    logits, _ = run(graphdef, False, params, stats, jnp.asarray(IMAGES, jnp.bfloat16))
     assert logits.dtype == jnp.bfloat16
-    assert {a.dtype for a in after.values()} == {jnp.dtype(jnp.float32)}
-    want, _ = run(graphdef, True, params, stats, IMAGES)
+    want, _ = run(graphdef, False, params, stats, IMAGES)
     np.testing.assert_allclose(logits.astype(jnp.float32), want, rtol=0.1, atol=0.1)
 
 
