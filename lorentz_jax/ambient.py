@@ -97,7 +97,7 @@ def _check_point(name: str, X: Array, kappa) -> None:
     if not (concrete(X) and concrete(kappa)):
         return
     try:
-        batch = np.broadcast_shapes(X.shape[:-1], np.shape(kappa))
+        batch = jnp.broadcast_shapes(X.shape[:-1], np.shape(kappa))
     except ValueError:
         return  # the function itself names both shapes
     try:

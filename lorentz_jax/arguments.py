@@ -61,7 +61,7 @@ def as_kappa(kappa: Any, dtype: Any, batch_shape: tuple[int, ...] | None = ()) -
     kappa = jnp.asarray(kappa)
     if batch_shape is not None and kappa.ndim:  # a scalar fits any batch, a symbolic one too
         try:
-            fits = np.broadcast_shapes(kappa.shape, batch_shape) == tuple(batch_shape)
+            fits = jnp.broadcast_shapes(kappa.shape, batch_shape) == tuple(batch_shape)
         except ValueError:
             fits = False
         if not fits:
@@ -99,7 +99,7 @@ def operation(function: Callable) -> Callable:
                 f"got {dimensions}"
             )
         try:
-            batch = np.broadcast_shapes(*(x.shape[:-1] for x in arrays))
+            batch = jnp.broadcast_shapes(*(x.shape[:-1] for x in arrays))
         except ValueError:
             shapes = {name: x.shape for name, x in zip(names, arrays, strict=True)}
             raise ValueError(f"batch shapes do not broadcast: {shapes}") from None

@@ -249,7 +249,7 @@ def centroid(x, kappa, weights=None, axis: int = -2):
     x = jnp.moveaxis(x.astype(inner_dtype), axis, -2)
     if weights.shape[-1] != x.shape[-2]:
         raise ValueError(f"{weights.shape[-1]} weights for {x.shape[-2]} points")
-    batch = np.broadcast_shapes(weights.shape[:-1], x.shape[:-2])
+    batch = jnp.broadcast_shapes(weights.shape[:-1], x.shape[:-2])
     kappa = along_batch(as_kappa(kappa, inner_dtype, batch))
     return _centroid(x, along_batch(kappa), weights[..., None])[..., 0, :].astype(dtype)
 

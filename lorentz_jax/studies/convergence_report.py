@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from lorentz_jax.studies.convergence import DEFAULTS, METHODS, Settings, check_methods, fit
-from lorentz_jax.studies.report import COLOURS
+from lorentz_jax.studies.report import COLOURS, make_console
 from lorentz_jax.studies.timing import environment
 
 LABELS = {
@@ -54,7 +53,7 @@ def study(methods: Iterable[str] = FIGURE, settings: Settings = DEFAULTS) -> dic
 
 def run(methods: Iterable[str] = FIGURE, settings: Settings = DEFAULTS) -> dict[str, Any]:
     """`study`, with its table printed."""
-    results, console = study(methods, settings), Console()
+    results, console = study(methods, settings), make_console()
     console.print("  ".join(f"{k}={v}" for k, v in results["environment"].items() if v))
     console.print(table(results))
     return results

@@ -7,10 +7,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from lorentz_jax import functional
+from lorentz_jax import functional, geometry
 from lorentz_jax.baselines import chen, poincare
 from lorentz_jax.hyperplane import normals
-from lorentz_jax.studies.timing import Row, compile_arm, interleave
+from lorentz_jax.studies import peers as other_packages
+from lorentz_jax.studies.timing import Arm, Row, compile_arm, interleave
 
 BASE = "euclidean"
 
@@ -55,9 +56,12 @@ def linear_arms(kappa: float) -> dict[str, tuple[Callable, Callable]]:
 
 
 def linear_inference(
-    width: int, batch: int = 512, seconds: float = 5.0, kappa: float = 1.0
+    width: int, batch: int = 512, seconds: float = 5.0, kappa: float = 1.0, peers: bool = False
 ) -> list[Row]:
-    """Inference of one layer of `width` inputs and outputs, all kinds interleaved."""
+    """Inference of one layer of `width` inputs and outputs, all kinds interleaved.
+
+    `peers` adds the layers of `studies.peers`; `ValueError` where their package is missing.
+    """
     keys = jax.random.split(jax.random.key(0), 3)
     x = jax.random.normal(keys[0], (batch, width)) / width**0.5
     w = jax.random.normal(keys[1], (width, width)) / width**0.5
@@ -66,13 +70,17 @@ def linear_inference(
         name: compile_arm(layer, x, *jax.jit(make)(w, b))
         for name, (make, layer) in linear_arms(kappa).items()
     }
+    if peers:
+        layer, arguments = other_packages.linear(x, width, kappa)
+        arms[other_packages.NAME] = compile_arm(layer, *arguments)
     return interleave(arms, BASE, seconds)
 
 
 def convolution_step(
-    width: int, batch: int, size: int = 32, seconds: float = 5.0, kappa: float = 0.1
-) -> list[Row]:
-    """Forward and backward pass of one 3x3 convolution, all gradients."""
+    width: int, batch: int, size: int = 32, seconds: float = 5.0, kappa: float = 0.1,
+    peers: bool = False,
+) -> list[Row]:  # fmt: skip
+    """Forward and backward pass of one 3x3 convolution, all gradients; `peers` as above."""
     keys = jax.random.split(jax.random.key(0), 4)
     x = jax.random.normal(keys[0], (batch, size, size, width))
     w = jax.random.normal(keys[1], (3, 3, width, width)) * (2 / (9 * width)) ** 0.5
@@ -86,16 +94,20 @@ def convolution_step(
     def lorentz(x: Array, w: Array, b: Array) -> Array:
         return functional.conv(x, normals(w, b, kappa), kappa)
 
-    def step(layer: Callable[..., Array]) -> Callable[..., Any]:
-        def loss(x, w, b, cotangent):
-            return jnp.sum(layer(x, w, b) * cotangent)
+    def arm(layer: Callable[..., Array], cotangent: Array, *arguments: Any) -> Arm:
+        def loss(cotangent, *arguments):
+            return jnp.sum(layer(*arguments) * cotangent)
 
-        return jax.value_and_grad(loss, argnums=(0, 1, 2))
+        places = tuple(range(1, 1 + len(arguments)))
+        return compile_arm(jax.value_and_grad(loss, places), cotangent, *arguments)
 
     arms = {
-        BASE: compile_arm(step(euclidean), x, w, b, cotangent),
-        "fgg": compile_arm(step(lorentz), x, w, b, cotangent),
+        BASE: arm(euclidean, cotangent, x, w, b),
+        "fgg": arm(lorentz, cotangent, x, w, b),
     }
+    if peers:
+        layer, arguments = other_packages.convolution(x, width, kappa)
+        arms[other_packages.NAME] = arm(layer, geometry.lift(cotangent, kappa), *arguments)
     return interleave(arms, BASE, seconds)
 
 

@@ -15,12 +15,18 @@ COLOURS = ("#000000", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#5
 
 def run(tables: Iterable[tuple[str, list[Row]]]) -> dict[str, Any]:
     """Print each table as soon as it is measured; returns all, with the environment."""
-    console, results = Console(), {"environment": environment(), "tables": {}}
+    console, results = make_console(), {"environment": environment(), "tables": {}}
     console.print("  ".join(f"{k}={v}" for k, v in results["environment"].items() if v))
     for title, rows in tables:
         results["tables"][title] = as_table(rows, rows[0].name)
         console.print(_rich(title, results["tables"][title]))
     return results
+
+
+def make_console() -> Console:
+    """A terminal's own width; into a file or a pipe, wide enough for every column."""
+    console = Console()
+    return console if console.is_terminal else Console(width=110)
 
 
 def _rich(title: str, rows: list[dict[str, Any]]) -> Table:

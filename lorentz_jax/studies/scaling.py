@@ -50,3 +50,11 @@ def exponents(results: dict) -> dict[str, dict[str, float]]:
             slope = np.polyfit(np.log(values), np.log(times), 1)[0]
             fits.setdefault(name, {})[row["name"]] = float(slope)
     return fits
+
+
+def describe(fits: dict[str, dict[str, float]]) -> str:
+    """One line a sweep: `time ~ batch^p: euclidean p = 0.97, lorentz p = 0.98`."""
+    return "\n".join(
+        f"time ~ {sweep}^p: " + ", ".join(f"{arm} p = {p:.2f}" for arm, p in found.items())
+        for sweep, found in fits.items()
+    )

@@ -1,8 +1,13 @@
+import sys
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
-from lorentz_jax.studies import layers, report, timing
+from lorentz_jax import functional, hyperplane
+from lorentz_jax.studies import layers, peers, report, scaling, timing
 
 
 @pytest.fixture(scope="module")
@@ -58,3 +63,35 @@ def test_every_linear_arm_computes_a_layer_of_its_kind():
 
 def test_the_convolution_forms_no_patches():
     assert not layers.has_patches(width=8, batch=2, size=8)
+
+
+def test_exponents_are_the_slopes_in_logarithms():
+    def rows(milliseconds):
+        return [{"name": name, "milliseconds": milliseconds**p} for name, p in (("a", 1), ("b", 2))]
+
+    tables = {f"{sweep}={v}": rows(float(v)) for sweep in scaling.SWEEPS for v in (2, 4, 16)}
+    fits = scaling.exponents({"tables": tables})
+    assert set(fits) == set(scaling.SWEEPS)
+    assert fits["depth"] == pytest.approx({"a": 1, "b": 2})
+    assert scaling.describe(fits).startswith("time ~ batch^p: a p = 1.00, b p = 2.00\n")
+
+
+def test_peers_compute_our_layers():
+    pytest.importorskip("hyperbolix")  # an extra; needs Python 3.12
+    x = np.random.default_rng(0).normal(size=(2, 4, 4, 3)).astype(np.float32)
+    for make, arguments in ((peers.linear, x), (peers.convolution, x)):
+        call, (points, state) = make(arguments, 5, 0.5)
+        flat = {path[-1]: value[...] for path, value in nnx.to_flat_state(state)}
+        w = flat["kernel"] if make is peers.linear else flat["kernel"].reshape(3, 3, 3, 5)
+        planes = hyperplane.normals(w, flat["bias"], 0.5)
+        if make is peers.linear:
+            want = functional.linear(x, planes, 0.5, jax.nn.relu)
+        else:
+            want = functional.conv(x, planes, 0.5)
+        np.testing.assert_allclose(call(points, state)[..., 1:], want, rtol=1e-4, atol=1e-5)
+
+
+def test_a_missing_peer_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "hyperbolix.manifolds", None)
+    with pytest.raises(ValueError, match="--peers needs the package hyperbolix"):
+        peers.linear(jnp.ones((2, 3)), 3, 1.0)

@@ -1,0 +1,143 @@
+"""The subcommands of `bench.py`: options, and which study they call when they run."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Tables = Iterator[tuple[str, list[Any]]]
+Plot = Callable[[dict[str, Any], Path], None]
+
+
+@dataclass(frozen=True)
+class Files:
+    """Where the results of a benchmark go, besides the terminal."""
+
+    json: Path | None = None
+    """Write the results to this file."""
+    plot: Path | None = None
+    """Draw them to this file (PNG, PDF, SVG)."""
+
+
+@dataclass(frozen=True)
+class Timing(Files):
+    """Options of every benchmark that measures time."""
+
+    seconds: float = 0.0
+    """Time to spend on each comparison; 0 for the default of the benchmark."""
+
+    def tables(self) -> Tables:
+        """Measure; yields a title and its rows at a time."""
+        raise NotImplementedError
+
+    def run(self) -> tuple[dict[str, Any], Plot]:
+        """Measure and print; returns the results and what draws them."""
+        from lorentz_jax.studies import report
+
+        return report.run(self.tables()), report.plot
+
+
+@dataclass(frozen=True)
+class Layers(Timing):
+    """Inference of one layer (the paper's Table 2): FGG cached and not, Chen, Poincare."""
+
+    widths: tuple[int, ...] = (16, 64, 256, 1024, 4096)
+    batch: int = 512
+    kappa: float = 1.0
+    peers: bool = False
+    """Add the FGG layer of the hyperbolix package, which must be installed."""
+
+    def tables(self) -> Tables:
+        """Measure; yields a title and its rows at a time."""
+        from lorentz_jax.studies import layers
+
+        for d in self.widths:
+            sizes = (d, self.batch, self.seconds or 6, self.kappa)
+            yield f"d={d}", layers.linear_inference(*sizes, peers=self.peers)
+
+
+@dataclass(frozen=True)
+class Conv(Timing):
+    """Forward and backward pass of one 3x3 convolution on 32x32 images."""
+
+    sizes: tuple[tuple[int, int], ...] = ((16, 64), (64, 32))
+    """Pairs of width and batch."""
+    kappa: float = 0.1
+    peers: bool = False
+    """Add the FGG convolution of the hyperbolix package, which must be installed."""
+
+    def tables(self) -> Tables:
+        """Measure; yields a title and its rows at a time."""
+        from lorentz_jax.studies import layers
+
+        for width, batch in self.sizes:
+            sizes = (width, batch, 32, self.seconds or 20, self.kappa)
+            rows = layers.convolution_step(*sizes, peers=self.peers)
+            yield f"width={width} batch={batch}", rows
+
+
+@dataclass(frozen=True)
+class Resnet(Timing):
+    """Training step and compiled inference of whole networks on 32x32 images."""
+
+    width: int = 16
+    batch: int = 64
+    stages: tuple[int, ...] = (2, 2, 2, 2)
+    kappa: float = 0.1
+    models: tuple[str, ...] = ()
+    """Arms of the training step, see `studies.networks.TRAINED`; all by default."""
+
+    def tables(self) -> Tables:
+        """Measure; yields a title and its rows at a time."""
+        from lorentz_jax.studies import networks
+
+        sizes = {"width": self.width, "batch": self.batch, "stages": self.stages}
+        names = tuple(dict.fromkeys((networks.BASE, *(self.models or networks.TRAINED))))
+        label = f"width={self.width} batch={self.batch}"
+        seconds, kappa = self.seconds or 90, self.kappa
+        rows = networks.training(names, kappa=kappa, seconds=seconds, **sizes)
+        yield f"training step, {label}", rows
+        rows = networks.inference(kappa=kappa, seconds=seconds / 4, **sizes)
+        yield f"inference, {label}", rows
+
+
+@dataclass(frozen=True)
+class Scaling(Timing):
+    """How the cost of a Lorentz training step grows with batch, width, image size and depth."""
+
+    kappa: float = 0.1
+
+    def tables(self) -> Tables:
+        """Measure; yields a title and its rows at a time."""
+        from lorentz_jax.studies import scaling
+
+        yield from scaling.tables(self.kappa, self.seconds or 4)
+
+    def run(self) -> tuple[dict[str, Any], Plot]:
+        """Measure and print, the fitted exponents last."""
+        from lorentz_jax.studies import report, scaling
+
+        results, _ = super().run()
+        results["exponents"] = scaling.exponents(results)
+        print(scaling.describe(results["exponents"]))
+        return results, report.plot
+
+
+@dataclass(frozen=True)
+class Convergence(Files):
+    """Steps until a hyperplane at a given distance is fitted (the paper's Figure 2)."""
+
+    methods: tuple[str, ...] = ()
+    """Keys of `studies.convergence.METHODS`; those of the figure by default."""
+    distances: tuple[float, ...] = tuple(range(1, 20))
+    cap: int = 10_000
+    """Give up after so many steps."""
+    seeds: int = 5
+    """Random starts, where a method has them."""
+
+    def run(self) -> tuple[dict[str, Any], Plot]:
+        """Fit and print; returns the results and what draws them."""
+        from lorentz_jax.studies import convergence_report as study
+
+        settings = study.Settings(distances=self.distances, cap=self.cap, seeds=self.seeds)
+        return study.run(self.methods or study.FIGURE, settings), study.plot

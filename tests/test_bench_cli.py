@@ -1,0 +1,42 @@
+"""`bench.py` as a user calls it: what it prints, writes and refuses."""
+
+import json
+
+import bench
+
+
+def test_layers_print_and_write(tmp_path, capsys):
+    to, plot = tmp_path / "layers.json", tmp_path / "layers.png"
+    arguments = ["layers", "--widths", "4", "--batch", "8", "--seconds", "0.01"]
+    assert bench.main([*arguments, "--json", str(to), "--plot", str(plot)]) == 0
+    printed = capsys.readouterr().out
+    assert all(text in printed for text in ("quartiles", "fgg cached", "jax="))
+    results = json.loads(to.read_text())
+    assert {row["name"] for row in results["tables"]["d=4"]} >= {"euclidean", "fgg", "chen"}
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+    assert bench.main(["compare", str(to), str(to)]) == 0
+    assert "d=4 fgg cached" in capsys.readouterr().out
+    results["environment"]["device"] = "gpu: another"
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps(results))
+    assert bench.main(["compare", str(to), str(other)]) == 2
+    assert "different devices" in capsys.readouterr().err
+
+
+def test_convergence_counts_steps(tmp_path, capsys):
+    to = tmp_path / "convergence.json"
+    arguments = ["convergence", "--methods", "fgg", "--distances", "1", "--cap", "100"]
+    assert bench.main([*arguments, "--json", str(to)]) == 0
+    assert json.loads(to.read_text())["curves"]["fgg"]["iterations"] == [[42]]
+    assert "FGG" in capsys.readouterr().out
+
+
+def test_mistakes_end_with_one_line(tmp_path, capsys):
+    lost = str(tmp_path / "no" / "folder.json")
+    assert bench.main(["layers", "--json", lost]) == 2
+    assert bench.main(["convergence", "--methods", "adam"]) == 2
+    assert bench.main(["compare", lost, lost]) == 2
+    errors = capsys.readouterr().err.splitlines()
+    assert len(errors) == 3
+    assert all(line.startswith("bench.py: error: ") for line in errors)
