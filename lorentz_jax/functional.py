@@ -116,7 +116,10 @@ def conv_product(x, space, time, t, strides, pads):
         x, space.astype(x.dtype), strides, pads,
         dimension_numbers=("NHWC", "HWIO", "NHWC"), preferred_element_type=t.dtype,
     )  # fmt: skip
-    return product - t * time.astype(t.dtype)
+    # A product of matrices and a sum: the backward pass of `- t * time` would write out the negated
+    # cotangent and sum it slowly. In full precision, since the two terms may cancel.
+    rank_one = jnp.matmul(t, -time.astype(t.dtype)[None], precision=lax.Precision.HIGHEST)
+    return product + rank_one
 
 
 def batch_mean(x: Any, kappa: Any) -> Array:
