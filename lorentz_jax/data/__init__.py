@@ -1,27 +1,69 @@
 """Datasets as uint8 arrays in memory, and their augmentation on the device."""
 
-from collections.abc import Callable
+from pathlib import Path
 
-from lorentz_jax.data.augment import normalise, prepare, random_shift
+from lorentz_jax.data.augment import normalise, prepare, random_flip, random_shift
 from lorentz_jax.data.dataset import Dataset
 from lorentz_jax.data.digits import load_digits
+from lorentz_jax.data.errors import DataError, DataNotFoundError
+from lorentz_jax.data.sources import default_data_dir, read_splits
+from lorentz_jax.data.splits import to_dataset
 
-__all__ = ["DATASETS", "Dataset", "load", "normalise", "prepare", "random_shift"]
+__all__ = [
+    "AUGMENTATION",
+    "DataError",
+    "DataNotFoundError",
+    "Dataset",
+    "augmentation",
+    "default_data_dir",
+    "load",
+    "normalise",
+    "prepare",
+    "random_flip",
+    "random_shift",
+]
 
-DATASETS: dict[str, Callable[[], Dataset]] = {"digits": load_digits}
+AUGMENTATION: dict[str, tuple[int, bool]] = {
+    "digits": (1, False),
+    "cifar10": (4, True),
+    "cifar100": (4, True),
+    "fashion_mnist": (4, True),
+}
+"""What is usual for a dataset: the largest shift in pixels, and whether to mirror."""
 
 
-def load(name: str, *, limit: int | None = None) -> Dataset:
-    """Open a dataset by name.
+def augmentation(name: str) -> tuple[int, bool]:
+    """`(shift, flip)` for `prepare`: what `AUGMENTATION` says, else a shift of 4 and no flip."""
+    return AUGMENTATION.get(name, (4, False))
+
+
+def load(
+    name: str,
+    *,
+    data_dir: str | Path | None = None,
+    limit: int | None = None,
+    verify: bool = True,
+    download: bool = True,
+) -> Dataset:
+    """Open a dataset by name. The examples have the same order whatever they are read from.
 
     Args:
-        name: a key of `DATASETS`.
+        name: `digits` (comes with scikit-learn), `cifar10`, `cifar100` (fine labels),
+            `fashion_mnist`, or the name of an image-classification dataset that
+            tensorflow-datasets has prepared in `data_dir`.
+        data_dir: holds prepared directories or official archives; default `default_data_dir()`.
         limit: keep only the first so many training images. The test set stays whole.
+        verify: refuse official archives whose checksum is another. A download is always verified.
+        download: fetch an official archive that is missing, if its server answers in 5 seconds.
 
     Raises:
         ValueError: an unknown name, labels outside the classes, or `limit < 1`.
+        DataNotFoundError: the files are nowhere; says where they were looked for.
+        DataError: a damaged, incomplete or unofficial file; names it.
     """
-    if name not in DATASETS:
-        raise ValueError(f"unknown dataset {name!r}; known: {', '.join(sorted(DATASETS))}")
-    dataset = DATASETS[name]()
+    if name == "digits":
+        dataset = load_digits()
+    else:
+        folder = default_data_dir() if data_dir is None else Path(data_dir).expanduser()
+        dataset = to_dataset(name, read_splits(name, folder, check=verify, download=download))
     return dataset if limit is None else dataset.take(limit)

@@ -45,10 +45,38 @@ def random_shift(key: Array, images: Array, pixels: int) -> Array:
     return jax.vmap(crop)(padded, corners)
 
 
+def random_flip(key: Array, images: Array) -> Array:
+    """Mirror every image from left to right with probability one half, each by its own coin.
+
+    Args:
+        key: a random key.
+        images: `(N, height, width, channels)`, any dtype.
+    """
+    coins = jax.random.bernoulli(key, shape=(images.shape[0], 1, 1, 1))
+    return jnp.where(coins, images[:, :, ::-1], images)
+
+
 def prepare(
-    key: Array | None, images: Array, *, mean: Sequence[float], std: Sequence[float], shift: int
+    key: Array | None,
+    images: Array,
+    *,
+    mean: Sequence[float],
+    std: Sequence[float],
+    shift: int,
+    flip: bool = False,
 ) -> Array:
-    """A uint8 batch as the network's input; shifted at random only when there is a `key`."""
+    """A uint8 batch as the network's input; shifted and mirrored at random only with a `key`.
+
+    Args:
+        key: a random key, or None to leave the images as they are.
+        images: uint8, `(N, height, width, channels)`.
+        mean, std: as for `normalise`.
+        shift: as `pixels` for `random_shift`; what is filled in is a black pixel.
+        flip: mirror half of the images.
+    """
+    if key is not None and flip:
+        key, flip_key = jax.random.split(key)
+        images = random_flip(flip_key, images)
     if key is not None:
         images = random_shift(key, images, shift)
     return normalise(images, mean, std)

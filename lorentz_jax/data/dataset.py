@@ -62,6 +62,28 @@ class Dataset:
             self, train_images=self.train_images[:limit], train_labels=self.train_labels[:limit]
         )
 
+    def hold_out(self, count: int, seed: int) -> tuple["Dataset", tuple[np.ndarray, np.ndarray]]:
+        """Set `count` training images aside for validation, drawn by the seed.
+
+        `mean` and `std` stay those of the full training set.
+
+        Returns:
+            The dataset with the other training images, and the images and labels set aside; both
+            keep their order.
+
+        Raises:
+            ValueError: `count < 0`, or nothing would be left to train on.
+        """
+        total = len(self.train_labels)
+        if not 0 <= count < total:
+            raise ValueError(f"cannot hold {count} of {total} training images out")
+        order = np.random.default_rng((seed, total)).permutation(total)
+        held, rest = np.sort(order[:count]), np.sort(order[count:])
+        left = dataclasses.replace(
+            self, train_images=self.train_images[rest], train_labels=self.train_labels[rest]
+        )
+        return left, (self.train_images[held], self.train_labels[held])
+
 
 def _check_split(split: str, images: np.ndarray, labels: np.ndarray, num_classes: int) -> None:
     if images.dtype != np.uint8 or labels.dtype != np.int32:

@@ -1,0 +1,231 @@
+"""The official archives of CIFAR and Fashion-MNIST, read as they are distributed."""
+
+import contextlib
+import gzip
+import hashlib
+import tarfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+import numpy as np
+
+from lorentz_jax.data.errors import DataError
+from lorentz_jax.data.splits import Split, Splits, in_order
+
+
+class Archive(NamedTuple):
+    """One official file.
+
+    Attributes:
+        name: of the file; an IDX file may also lie there unpacked, without the `.gz`.
+        url: where it is published.
+        sha256: of the file, or of its unpacked content when the name ends in `idx?-ubyte.gz`,
+            because distributions pack the same content again.
+    """
+
+    name: str
+    url: str
+    sha256: str
+
+
+class Source(NamedTuple):
+    """The official distribution of one dataset.
+
+    Attributes:
+        version: of the same data in tensorflow-datasets.
+        folders: where the files may be, relative to the data directory.
+        target: which of them a download goes to.
+        archives: the files, all needed.
+        read: from a folder that holds them to the arrays.
+    """
+
+    version: str
+    folders: tuple[str, ...]
+    target: str
+    archives: tuple[Archive, ...]
+    read: Callable[[Path], Splits]
+
+
+def locate(folder: Path, archive: Archive) -> Path | None:
+    """The path of the archive in the folder, packed rather than unpacked, or None."""
+    names = [archive.name]
+    if _is_idx(archive.name):
+        names.append(archive.name.removesuffix(".gz"))
+    return next((folder / name for name in names if (folder / name).is_file()), None)
+
+
+def verify(path: Path, archive: Archive) -> None:
+    """Compare the file with the official one.
+
+    Raises:
+        DataError: another checksum, or a torn file.
+    """
+    with _readable(path), _open(path) if _is_idx(archive.name) else path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()  # pyright: ignore[reportArgumentType]
+    if found != archive.sha256:
+        raise DataError(
+            f"{path} is incomplete or not the official file: its SHA-256 is {found}, "
+            f"expected {archive.sha256}"
+        )
+
+
+def read_cifar10(folder: Path) -> Splits:
+    """The binary archive of CIFAR-10: `(32, 32, 3)`, 10 classes."""
+    train = [f"data_batch_{i}.bin" for i in range(1, 6)]
+    path = folder / "cifar-10-binary.tar.gz"
+    return _read_cifar(path, train, ["test_batch.bin"], label_bytes=1, num_classes=10)
+
+
+def read_cifar100(folder: Path) -> Splits:
+    """The binary archive of CIFAR-100: `(32, 32, 3)`, its 100 fine classes."""
+    path = folder / "cifar-100-binary.tar.gz"
+    return _read_cifar(path, ["train.bin"], ["test.bin"], label_bytes=2, num_classes=100)
+
+
+def read_fashion_mnist(folder: Path) -> Splits:
+    """The four IDX files of Fashion-MNIST: `(28, 28, 1)`, 10 classes."""
+
+    def split(prefix: str) -> Split:
+        images_path = folder / f"{prefix}-images-idx3-ubyte.gz"
+        labels_path = folder / f"{prefix}-labels-idx1-ubyte.gz"
+        images, labels = read_idx(images_path, 3), read_idx(labels_path, 1)
+        if len(images) != len(labels):
+            raise DataError(f"{images_path} has {len(images)} images, but {len(labels)} labels")
+        return in_order(Split(images[..., np.newaxis], labels.astype(np.int32)))
+
+    return Splits(split("train"), split("t10k"), 10)
+
+
+def read_idx(path: Path, ndim: int) -> np.ndarray:
+    """An IDX file of bytes with `ndim` axes, packed at `path` or unpacked without its `.gz`.
+
+    Raises:
+        DataError: torn, or not such a file.
+    """
+    if not path.exists():
+        path = path.with_suffix("")
+    with _readable(path), _open(path) as file:
+        content = file.read()
+    header = 4 + 4 * ndim
+    if len(content) < header or content[:4] != bytes([0, 0, 8, ndim]):
+        raise DataError(f"{path} is no IDX file of bytes with {ndim} axes")
+    shape = np.frombuffer(content, ">u4", ndim, offset=4).astype(np.int64)
+    if len(content) - header != shape.prod():
+        raise DataError(
+            f"{path} holds {len(content) - header} bytes of data, "
+            f"its header announces {shape.prod()}"
+        )
+    return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
+
+
+def _read_cifar(
+    path: Path, train: list[str], test: list[str], *, label_bytes: int, num_classes: int
+) -> Splits:
+    """The records of every file in turn; each has its labels, the fine one last, and its pixels.
+
+    Their order is that of the ids in tensorflow-datasets.
+    """
+    contents: dict[str, bytes] = {}
+    with _readable(path), tarfile.open(path, "r:gz") as archive:
+        for member in archive:
+            file = archive.extractfile(member) if member.isfile() else None
+            if file is not None:
+                contents[PurePosixPath(member.name).name] = file.read()
+    record = label_bytes + 32 * 32 * 3
+
+    def split(names: list[str]) -> Split:
+        for name in names:
+            if name not in contents:
+                raise DataError(f"{path} holds no {name}")
+            if len(contents[name]) % record:
+                raise DataError(f"{name} in {path} is not made of records of {record} bytes")
+        data = np.frombuffer(b"".join(contents[name] for name in names), np.uint8)
+        data = data.reshape(-1, record)
+        images = data[:, label_bytes:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+        return Split(np.ascontiguousarray(images), data[:, label_bytes - 1].astype(np.int32))
+
+    return Splits(split(train), split(test), num_classes)
+
+
+def _is_idx(name: str) -> bool:
+    return name.endswith("-ubyte.gz")
+
+
+def _open(path: Path):
+    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
+
+
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """What the libraries raise on a torn archive, as one error that names the file."""
+    try:
+        yield
+    except DataError:
+        raise
+    except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
+
+
+_CIFAR_URL = "https://www.cs.toronto.edu/~kriz/"
+_FASHION_URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
+
+
+def _archives(url: str, checksums: dict[str, str]) -> tuple[Archive, ...]:
+    return tuple(Archive(name, url + name, sha256) for name, sha256 in checksums.items())
+
+
+SOURCES = {
+    "cifar10": Source(
+        version="3.0.2",
+        folders=(".", "cifar10"),
+        target=".",
+        archives=_archives(
+            _CIFAR_URL,
+            {
+                "cifar-10-binary.tar.gz": (
+                    "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
+                )
+            },
+        ),
+        read=read_cifar10,
+    ),
+    "cifar100": Source(
+        version="3.0.2",
+        folders=(".", "cifar100"),
+        target=".",
+        archives=_archives(
+            _CIFAR_URL,
+            {
+                "cifar-100-binary.tar.gz": (
+                    "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec"
+                )
+            },
+        ),
+        read=read_cifar100,
+    ),
+    "fashion_mnist": Source(
+        version="3.0.1",
+        folders=("fashion-mnist", "fashion_mnist", "."),
+        target="fashion-mnist",
+        archives=_archives(
+            _FASHION_URL,
+            {
+                "train-images-idx3-ubyte.gz": (
+                    "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888"
+                ),
+                "train-labels-idx1-ubyte.gz": (
+                    "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9"
+                ),
+                "t10k-images-idx3-ubyte.gz": (
+                    "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b"
+                ),
+                "t10k-labels-idx1-ubyte.gz": (
+                    "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34"
+                ),
+            },
+        ),
+        read=read_fashion_mnist,
+    ),
+}
