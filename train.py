@@ -1,42 +1,74 @@
 """Train a network from the command line: `python train.py --help` lists every option.
 
-Results go to `runs/<name>/`. A mistake in the input ends with one line on standard error and
-exit status 2; a run that diverges, with status 1.
+Results go to `runs/<name>/`. Exit status: 0 done; 1 the run diverged or the device is full; 2 a
+mistake in the input, or a file that cannot be read or written; 130 interrupted; 143 ended by
+SIGTERM after saving a checkpoint. Every failure is one line on standard error.
 """
 
 import dataclasses
+import logging
 import sys
+from typing import Literal
 
 import tyro
 
 from lorentz_jax.training.config import TrainConfig
+from lorentz_jax.training.recipes import RECIPES
 
 
 @dataclasses.dataclass(frozen=True)
 class Options(TrainConfig):
     """Train a Lorentz network on images; `runs/<name>/` gets the results."""
 
+    recipe: Literal["none", "paper-cifar10", "paper-cifar100"] = "none"
+    """Start from the settings of a published experiment; other flags override them."""
+
     def __post_init__(self) -> None:
         """Check nothing yet: tyro would wrap the message into a box."""
 
 
+def parse(arguments: list[str]) -> Options:
+    """The options of a command line: a recipe's settings are the defaults of the other flags."""
+    options = tyro.cli(Options, args=arguments)
+    if options.recipe != "none":
+        default = Options(recipe=options.recipe, **RECIPES[options.recipe])
+        options = tyro.cli(Options, args=arguments, default=default)
+    return options
+
+
 def main() -> int:
     """Run the command; returns its exit status."""
-    options = tyro.cli(Options)
+    values = vars(parse(sys.argv[1:]))
+    del values["recipe"]
     try:
-        config = TrainConfig(**vars(options))
+        config = TrainConfig(**values)
         # JAX takes seconds to import: only now, so that a bad flag is answered at once.
         from lorentz_jax.training import loop
 
+        # orbax's threads log every failure with its traceback; here it becomes one line.
+        for logger in ("absl", "asyncio"):
+            logging.getLogger(logger).setLevel(logging.CRITICAL)
+    except KeyboardInterrupt:
+        return fail("interrupted", 130)
+    except (ValueError, TypeError) as error:
+        return fail(error, 2)
+    try:
+        if config.dry_run:
+            loop.dry_run(config)
+            return 0
         summary = loop.train(config)
     except KeyboardInterrupt:
         return fail("interrupted", 130)
-    except ArithmeticError as error:
+    except loop.Terminated as reason:
+        return fail(f"{reason}; go on with --resume", 143)
+    except (ArithmeticError, MemoryError) as error:
         return fail(error, 1)
     except (ValueError, TypeError, OSError) as error:
         return fail(error, 2)
-    print(f"test_accuracy {loop.show(summary['test_accuracy'])} on {summary['test_count']} images")
-    print(
+    loop.say(
+        f"test_accuracy {loop.show(summary['test_accuracy'])} on {summary['test_count']} images"
+    )
+    loop.say(
         f"{summary['steps']} steps in {summary['seconds']:.1f} s, of which compiling took "
         f"{summary['compile_seconds']:.1f} s; results in {config.path}"
     )

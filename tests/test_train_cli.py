@@ -1,12 +1,17 @@
 """The command as a user meets it."""
 
 import json
+import re
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+
+import train
+from lorentz_jax.training.config import TrainConfig
+from lorentz_jax.training.recipes import RECIPES
 
 ROOT = Path(__file__).parents[1]
 
@@ -20,8 +25,9 @@ def run(*arguments, cwd=ROOT):
     ("arguments", "message"),
     [
         (["--kappa", "-1"], "kappa must be finite and positive (the curvature is -kappa)"),
-        (["--dataset", "mnist"], "unknown dataset 'mnist'; known: digits"),
         (["--name", "../up"], "name must be a plain folder name"),
+        (["--device", "tpu"], "no tpu found"),
+        (["--resume", "--overwrite"], "choose one"),
     ],
 )
 def test_bad_input_is_one_line_and_a_status(arguments, message, tmp_path):
@@ -36,6 +42,16 @@ def test_bad_input_is_one_line_and_a_status(arguments, message, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+def test_data_that_is_nowhere_is_soon_said(tmp_path):
+    start = time.perf_counter()
+    result = run("--dataset", "cifar10", "--data-dir", tmp_path, "--run-dir", tmp_path / "runs")
+    assert time.perf_counter() - start < 60  # 30 on an idle machine
+    assert result.returncode == 2
+    assert len(result.stderr.splitlines()) == 1
+    assert str(tmp_path) in result.stderr
+    assert not (tmp_path / "runs").exists()
+
+
 def test_an_unknown_flag_is_named(tmp_path):
     result = run("--learning-rate", "0.1")
     assert result.returncode == 2
@@ -45,8 +61,15 @@ def test_an_unknown_flag_is_named(tmp_path):
 def test_help_lists_every_field():
     result = run("--help")
     assert result.returncode == 0
-    for flag in ("--dataset", "--stages", "--kappa", "--init", "--lr", "--overwrite", "--seed"):
-        assert flag in result.stdout
+    for flag in (*TrainConfig.__dataclass_fields__, "recipe"):
+        assert f"--{flag.replace('_', '-')}" in result.stdout
+
+
+def test_a_recipe_sets_what_no_flag_sets():
+    assert train.parse([]) == train.Options()
+    options = train.parse(["--batch-size", "32", "--recipe", "paper-cifar100", "--epochs", "61"])
+    config = TrainConfig(**{k: v for k, v in vars(options).items() if k != "recipe"})
+    assert config == TrainConfig(**{**RECIPES["paper-cifar100"], "epochs": 61, "batch_size": 32})
 
 
 @pytest.mark.slow
@@ -65,3 +88,34 @@ def test_a_small_real_run_and_its_refusals(tmp_path):
     assert diverging.returncode == 1
     assert len(diverging.stderr.splitlines()) == 1
     assert "train.py: error: the loss at step 2 is nan" in diverging.stderr
+    dry = run("--dry-run", *small[:-1], "dry")
+    assert dry.returncode == 0, dry.stderr
+    assert "memory of a training step" in dry.stdout
+    assert not (tmp_path / "dry").exists()
+
+
+@pytest.mark.slow
+def test_sigterm_saves_and_resume_goes_on(tmp_path):
+    small = ("--stages", 1, "--width", 2, "--batch-size", 8, "--epochs", 9, "--run-dir", tmp_path)
+    command = [sys.executable, str(ROOT / "train.py"), *map(str, small), "--name", "run"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not (tmp_path / "run" / "metrics.jsonl").exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.1)
+    time.sleep(2)
+    process.terminate()
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert re.fullmatch(
+        r"train.py: error: stopped at step (\d+); the last good checkpoint is \S+/\1; "
+        r"go on with --resume\n", err,
+    ), err  # fmt: skip
+    cache = tmp_path / "cache"
+    result = run(*small, "--name", "run", "--resume", "--keep", 1, "--compilation-cache", cache)
+    assert result.returncode == 0, result.stderr
+    assert "resumed from step" in result.stdout
+    assert list(cache.iterdir())
+    other = run(*small, "--name", "run", "--resume", "--kappa", 2)
+    assert other.returncode == 2
+    assert "kappa is 0.1 there, 2.0 here" in other.stderr
+    assert len(other.stderr.splitlines()) == 1

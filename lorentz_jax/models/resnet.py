@@ -133,19 +133,28 @@ class ResNet(nnx.Module):
             self.stages.append(blocks)
         self.head = layers.head(features, num_classes, rngs)
 
-    def __call__(self, x: Array, train: bool | None = None, kappa: Any = None) -> Array:
-        """Logits; `train` overrides the mode that `train()` or `eval()` set."""
+    def __call__(
+        self, x: Array, train: bool | None = None, kappa: Any = None, dtype: Any = None
+    ) -> Array:
+        """Logits in the dtype of the images.
+
+        `train` overrides the mode that `train()` or `eval()` set. `dtype` is what the blocks
+        compute in, the images' dtype by default; pooling and classifier keep to the latter.
+        """
         x = as_array("x", x, min_ndim=4)
         if x.ndim != 4 or x.shape[-1] != self.in_channels:
             raise ValueError(f"expected images (N, H, W, {self.in_channels}), got shape {x.shape}")
         running = self.use_running_average if train is None else not train
         if kappa is None:
             kappa = self.kappa() if isinstance(self.kappa, nn.Kappa) else self.kappa
+        outer = x.dtype
+        x = x.astype(outer if dtype is None else dtype)
         x = x if self.entry is None else self.entry(x, kappa)
         x = self.relu(self.stem(x, kappa, running), kappa)
         for blocks in self.stages:
             for block in blocks:
                 x = block(x, kappa, running)
+        x = x.astype(outer)
         if self.pool is not None:
             return self.head(self.pool(x, kappa), kappa)
         return jnp.mean(self.head(x, kappa), axis=(1, 2))

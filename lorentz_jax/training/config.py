@@ -14,11 +14,22 @@ class TrainConfig:
     """
 
     dataset: str = "digits"
-    """Name of the dataset; `digits` needs no download."""
+    """`digits` (needs no download), `cifar10`, `cifar100`, `fashion_mnist`, or any image
+    classification dataset that tensorflow-datasets has prepared."""
+    data_dir: Path | None = None
+    """Where the datasets are; by default `$TFDS_DATA_DIR` or `~/tensorflow_datasets`."""
+    verify: bool = True
+    """Compare the checksums of archives and records."""
     limit: int | None = None
     """Keep only the first so many training images."""
-    shift: int = 1
-    """Move each training image at random by up to so many pixels."""
+    validation: int = 0
+    """Hold out so many training images, drawn by the seed: the reported network is then the one
+    of the best epoch on them, and the test set is used once, at the end."""
+    shift: int | None = None
+    """Move each training image at random by up to so many pixels; by default what is usual for the
+    dataset: 1 for `digits`, 4 for larger images."""
+    flip: bool | None = None
+    """Mirror half of the training images; by default what is usual for the dataset."""
 
     model: Literal["lorentz", "euclidean", "hcnn", "poincare", "theirs"] = "lorentz"
     """Family of the network; `theirs` is HCNN as the paper's authors have it in their code."""
@@ -55,20 +66,51 @@ class TrainConfig:
 
     seed: int = 0
     """Decides initial values, order of the data and augmentation."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """What convolutions of `lorentz` and `euclidean` compute in. Parameters, time, means, logits
+    and loss stay float32."""
+    skip_nonfinite: int = 0
+    """Leave out up to so many steps whose loss or gradient is not finite; one more ends the run."""
+
     name: str | None = None
     """Folder of the run inside `run_dir`; by default made of model, dataset and seed."""
     run_dir: Path = Path("runs")
     """Where the folders of the runs are."""
     overwrite: bool = False
     """Replace the results of an earlier run with the same name."""
+    resume: bool = False
+    """Go on from the newest readable checkpoint of the run, or start if it has none."""
+    keep: int = 3
+    """How many of the last checkpoints stay; the best one on the validation images stays too."""
+    checkpoint_every: int | None = None
+    """Save a checkpoint every so many steps, besides the one after every epoch."""
+    export: bool = False
+    """Compile the trained network for inference into `compiled.npz`."""
+    tensorboard: bool = False
+    """Write TensorBoard events too; needs the extra `tensorboard`."""
+    log_radius: bool = False
+    """Add the mean hyperbolic radius of every layer's output to `metrics.jsonl`."""
+    profile: bool = False
+    """Write a `jax.profiler` trace of three early steps to `profile/`."""
+    dry_run: bool = False
+    """Print the settings, sizes and memory, run one step, and write nothing."""
+
+    device: Literal["auto", "cpu", "gpu", "tpu"] = "auto"
+    """What to run on; `auto` is the best there is. The batch is split over all devices."""
+    multihost: bool = False
+    """This process is one of several: call `jax.distributed.initialize` first."""
+    compilation_cache: Path | None = None
+    """Folder that keeps compiled programs from run to run."""
 
     def __post_init__(self) -> None:
         for field in ("epochs", "batch_size", "width"):
             _whole(field, getattr(self, field), 1)
-        _whole("shift", self.shift, 0)
-        _whole("seed", self.seed, 0)
-        if self.limit is not None:
-            _whole("limit", self.limit, 1)
+        _whole("keep", self.keep, 1)
+        for field in ("seed", "validation", "skip_nonfinite"):
+            _whole(field, getattr(self, field), 0)
+        for field, least in (("limit", 1), ("checkpoint_every", 1), ("shift", 0)):
+            if getattr(self, field) is not None:
+                _whole(field, getattr(self, field), least)
         if not self.stages:
             raise ValueError("stages must name at least one stage")
         for blocks in self.stages:
@@ -81,12 +123,23 @@ class TrainConfig:
         _choice("model", self.model, ("lorentz", "euclidean", "hcnn", "poincare", "theirs"))
         _choice("init", self.init, ("fast", "paper"))
         _choice("schedule", self.schedule, ("cosine", "step", "constant"))
+        _choice("precision", self.precision, ("float32", "bfloat16"))
+        _choice("device", self.device, ("auto", "cpu", "gpu", "tpu"))
         if self.schedule == "step":
             _check_milestones(self.milestones, self.epochs)
         if self.init == "paper" and self.learn_kappa:
             raise ValueError(
                 "init paper needs a fixed kappa: its beta is a point of one hyperboloid"
             )
+        if self.precision == "bfloat16" and self.model not in ("lorentz", "euclidean"):
+            raise ValueError(
+                f"precision bfloat16 is for the models lorentz and euclidean; {self.model} "
+                "computes in float32 whatever its input"
+            )
+        if self.log_radius and self.model in ("euclidean", "poincare"):
+            raise ValueError(f"log_radius needs points of the hyperboloid; {self.model} has none")
+        if self.resume and self.overwrite:
+            raise ValueError("resume goes on with what is there, overwrite removes it: choose one")
         if self.name is not None and (self.name == ".." or Path(self.name).parts != (self.name,)):
             raise ValueError(f"name must be a plain folder name, got {self.name!r}")
 
@@ -102,8 +155,26 @@ class TrainConfig:
 
     def to_json(self) -> dict[str, Any]:
         """The fields as plain JSON values."""
-        values = dataclasses.asdict(self) | {"run_dir": str(self.run_dir)}
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
+        return {field: _plain(value) for field, value in dataclasses.asdict(self).items()}
+
+    def decisive(self) -> dict[str, Any]:
+        """The part of `to_json` that decides the numbers: a checkpoint must agree with it."""
+        return {field: v for field, v in self.to_json().items() if field not in INDIFFERENT}
+
+
+# What may differ between a checkpoint and the run that goes on from it. `skip_nonfinite` is here so
+# that a run which stopped at a bad step can go on past it.
+INDIFFERENT = frozenset({
+    "name", "run_dir", "overwrite", "resume", "keep", "checkpoint_every", "export", "tensorboard",
+    "profile", "log_radius", "dry_run", "device", "multihost", "compilation_cache",
+    "skip_nonfinite", "data_dir", "verify",
+})  # fmt: skip
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return list(value)
+    return str(value) if isinstance(value, Path) else value
 
 
 def _whole(field: str, value: Any, least: int) -> None:

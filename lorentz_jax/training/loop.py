@@ -1,226 +1,181 @@
 """From a configuration to a trained network and the files that describe it."""
 
-import functools
-import math
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from contextlib import contextmanager
+from typing import Any
 
-import jax
 import numpy as np
-from flax import nnx
-from jax import Array
-from tqdm import tqdm
+from jax.experimental import multihost_utils
 
 from lorentz_jax import data
-from lorentz_jax.models import build_model
-from lorentz_jax.training import metrics, run_files
+from lorentz_jax.training import checkpoint, devices, report, run_files
+from lorentz_jax.training.checkpoint import Store
 from lorentz_jax.training.config import TrainConfig
+from lorentz_jax.training.devices import OutOfMemoryError
+from lorentz_jax.training.epochs import Loop, NonFiniteLossError, Progress, Terminated
 from lorentz_jax.training.metrics import show
-from lorentz_jax.training.optimiser import describe_decay, make_optimiser, make_schedule
-from lorentz_jax.training.plots import save_curves
-from lorentz_jax.training.state import TrainState, build, init_state
-from lorentz_jax.training.step import compile_all, make_eval_step, make_train_step
+from lorentz_jax.training.setup import Plan, compile_plan, plan_run, say
+from lorentz_jax.training.state import TrainState
 
-
-class NonFiniteLossError(ArithmeticError):
-    """The loss became NaN or infinite; training stops at the step that the message names."""
-
-
-class Setup(NamedTuple):
-    """What a run is made of, compiled and on the device, before its first step."""
-
-    state: TrainState
-    train_step: Callable
-    eval_step: Callable
-    train_set: tuple[Array, Array]
-    test_set: tuple[Array, Array]
-    schedule: Callable[[int], Any]
-    batch_size: int
-    steps_per_epoch: int
-    parameters: int
-    build_seconds: float
-    compile_seconds: float
+__all__ = [
+    "NonFiniteLossError", "OutOfMemoryError", "Terminated", "dry_run", "say", "show", "train",
+]  # fmt: skip
 
 
 def train(config: TrainConfig) -> dict[str, Any]:
     """Train, evaluate on the test set after every epoch, and write the files of the run.
 
-    `config.path` gets `config.json`, `metrics.jsonl` (one line an epoch), `curves.png` and, last,
-    `summary.json`, whose content is returned. The reported accuracy is that of the last epoch:
-    nothing is selected on the test set. The same config on the same CPU gives the same bits.
+    `config.path` gets `config.json`, `metrics.jsonl` (one line an epoch), `checkpoints/`, pictures
+    and, last, `summary.json`, whose content is returned. With `config.validation` the test set is
+    used once, at the end, with the parameters of the epoch that was best on the validation images;
+    without, it is evaluated after every epoch, and the reported network is that of the last one:
+    nothing is ever selected on the test set. The same config on the same CPU gives the same bits,
+    interrupted and resumed or not.
 
     Raises:
-        ValueError: a config or a dataset that cannot be trained; no file was touched.
-        OSError: the folder is taken or cannot be written.
-        NonFiniteLossError: the loss of a step is NaN or infinite.
+        ValueError: a config, a dataset, a device or a checkpoint that does not fit; no file was
+            touched.
+        OSError: the folder is taken or cannot be written, or a checkpoint cannot.
+        NonFiniteLossError: the loss or a gradient of a step is NaN or infinite.
+        OutOfMemoryError: a device is full.
+        Terminated: SIGTERM came; a checkpoint is saved.
     """
     start = time.perf_counter()
-    run_files.check_free(config.path, config.overwrite)
-    dataset = data.load(config.dataset, limit=config.limit)
-    setup = set_up(config, dataset)
-    run_files.start(config.path, config.to_json())
-    history = []
-    for row in _epochs(config, setup):
-        run_files.append_jsonl(config.path / "metrics.jsonl", row)
-        history.append(row)
-    save_curves(config.path / "curves.png", history, config.run_name)
-    summary = _summary(config, setup, history, time.perf_counter() - start)
-    run_files.write_json(config.path / "summary.json", summary)
+    dataset = _ready(config)
+    with devices.explain_memory(config, dataset.train_images.shape[1:]):
+        return _train(config, dataset, start)
+
+
+def _train(config: TrainConfig, dataset: data.Dataset, start: float) -> dict[str, Any]:
+    plan = plan_run(config, dataset)
+    state, progress = _resume(config, plan)
+    setup = compile_plan(config, plan)
+    if devices.is_main():
+        run_files.start(config.path, config.to_json(), keep=config.resume)
+        run_files.write_jsonl(config.path / "metrics.jsonl", progress.history)
+    with (
+        _store(config, progress) as store,
+        _rows(config, progress) as on_row,
+        _sigterm(config) as stop,
+    ):
+        state = Loop(config, setup, progress, store, on_row, stop).run(state)
+        state, selected = _select(state, progress, store)
+    test = setup.evaluate(state.params, state.stats, "test")
+    seconds = time.perf_counter() - start
+    summary = report.summarise_run(config, setup, progress.history, test, selected, seconds)
+    if devices.is_main():
+        report.write_results(config, progress.history, test["confusion"], summary)
+        if config.export:
+            report.export_run(config, plan.graphdef, state.params, state.stats, summary)
     return summary
 
 
-def set_up(config: TrainConfig, dataset: data.Dataset) -> Setup:
-    """Build and compile everything; says on standard output what will be trained."""
-    images, labels = dataset.train_images, dataset.train_labels
-    batch_size = min(config.batch_size, len(labels))
-    if batch_size < config.batch_size:
-        print(f"notice: only {len(labels)} training images, so the batch size is {batch_size}")
+def dry_run(config: TrainConfig) -> None:
+    """Print settings, sizes and memory, and run one step; writes nothing.
 
-    def make_model(rngs: nnx.Rngs) -> nnx.Module:
-        return build_model(
-            config, num_classes=dataset.num_classes, in_channels=dataset.channels, rngs=rngs
-        )
+    Raises:
+        ValueError, OSError, OutOfMemoryError: as `train`.
+        NonFiniteLossError: the loss or a gradient of the step is not finite.
+    """
+    dataset = _ready(config)
+    for field, value in config.to_json().items():
+        say(f"{field:>18} {value}")
+    with devices.explain_memory(config, dataset.train_images.shape[1:]):
+        plan = plan_run(config, dataset)
+        setup = compile_plan(config, plan)
+        start = time.perf_counter()
+        _, result = setup.train(plan.state, np.arange(plan.batch_size, dtype=np.int32))
+        loss, seconds = float(result.loss), time.perf_counter() - start
+    if not bool(result.finite):
+        raise NonFiniteLossError(f"the loss of the first step is {loss}, or a gradient not finite")
+    memory = setup.train_step.bytes
+    size = "unknown" if memory is None else f"{memory / 2**20:.1f} MiB a device"
+    say(f"memory of a training step, the training images included: {size}")
+    say(f"{plan.steps_per_epoch} steps an epoch, {plan.steps_per_epoch * config.epochs} in all")
+    say(f"compiled in {setup.compile_seconds:.1f} s; one step: {seconds:.3f} s, loss {loss:.4f}")
 
-    start = time.perf_counter()
-    graphdef, params, stats = build(make_model, config.seed)
-    build_seconds = time.perf_counter() - start
-    parameters = sum(p.size for p in params.values())
-    steps_per_epoch = len(labels) // batch_size
-    optimiser = make_optimiser(config, params, steps_per_epoch)
-    state = init_state(params, stats, optimiser, config.seed)
-    print(f"{dataset.name}: {len(labels)} training, {len(dataset.test_labels)} test images")
-    print(f"{config.model}: {parameters:,} parameters, {describe_decay(params, config)}")
 
-    train_set = jax.device_put((images, labels))
-    test_set = jax.device_put((dataset.test_images, dataset.test_labels))
-    prepare = functools.partial(
-        data.prepare, mean=dataset.mean, std=dataset.std, shift=config.shift
-    )
-    start = time.perf_counter()
-    indices, mask = next(metrics.ragged_batches(batch_size, batch_size))
-    train_step = make_train_step(graphdef, optimiser, prepare)
-    eval_step = make_eval_step(graphdef, prepare, dataset.num_classes)
-    compiled_train, compiled_eval = compile_all(
-        train_step.lower(state, *train_set, indices),
-        eval_step.lower(state.params, state.stats, *test_set, indices, mask),
-    )
-    return Setup(
-        state=state,
-        train_step=compiled_train,
-        eval_step=compiled_eval,
-        train_set=train_set,
-        test_set=test_set,
-        schedule=make_schedule(config, steps_per_epoch),
-        batch_size=batch_size,
-        steps_per_epoch=steps_per_epoch,
-        parameters=parameters,
-        build_seconds=build_seconds,
-        compile_seconds=time.perf_counter() - start,
+def _ready(config: TrainConfig) -> data.Dataset:
+    """Refuse what can be refused at once, ready the devices, and open the dataset."""
+    report.check_extras(config)
+    if config.resume:
+        checkpoint.refuse_file(config.path)
+    run_files.check_free(config.path, config.overwrite, config.resume)
+    devices.start(config)
+    return data.load(
+        config.dataset, data_dir=config.data_dir, limit=config.limit, verify=config.verify
     )
 
 
-def epoch_batches(seed: int, epoch: int, count: int, batch_size: int) -> np.ndarray:
-    """Indices `(count // batch_size, batch_size)` of one epoch, shuffled by `(seed, epoch)`."""
-    order = np.random.default_rng((seed, epoch)).permutation(count).astype(np.int32)
-    steps = count // batch_size
-    return order[: steps * batch_size].reshape(steps, batch_size)
+def _resume(config: TrainConfig, plan: Plan) -> tuple[TrainState, Progress]:
+    """The newest checkpoint, or the beginning."""
+    if not config.resume:
+        return plan.state, Progress()
+    expected = {"config": config.decisive(), "classes": plan.dataset.num_classes}
+    found = checkpoint.restore(config.path / run_files.CHECKPOINTS, plan.state, expected)
+    if found is None:
+        say(f"notice: no checkpoint in {config.path}, so the run starts from the beginning")
+        return plan.state, Progress()
+    state, meta = found
+    say(f"resumed from step {meta['step']}")
+    return state, Progress(**meta["progress"])
 
 
-def _epochs(config: TrainConfig, setup: Setup) -> Iterator[dict[str, Any]]:
-    """Train epoch by epoch; yields the lines of `metrics.jsonl`."""
-    state, count = setup.state, len(setup.train_set[1])
-    test_count = len(setup.test_set[1])
-    with tqdm(total=config.epochs * setup.steps_per_epoch, unit="step", disable=None) as bar:
-        for epoch in range(1, config.epochs + 1):
-            start = time.perf_counter()
-            batches = epoch_batches(config.seed, epoch, count, setup.batch_size)
-            first_step = (epoch - 1) * setup.steps_per_epoch + 1
-            state, trained = _train_epoch(setup, state, batches, first_step, bar)
-            middle = time.perf_counter()
-            eval_step = functools.partial(
-                setup.eval_step, state.params, state.stats, *setup.test_set
-            )
-            test = metrics.evaluate(eval_step, test_count, setup.batch_size)
-            last_step = first_step + len(batches) - 1
-            _check_finite(test["loss"], f"the test loss after step {last_step}")
-            row = {
-                "epoch": epoch,
-                "step": last_step,
-                "train_loss": trained["loss"],
-                "train_accuracy": trained["accuracy"],
-                "test_loss": test["loss"],
-                "test_accuracy": test["accuracy"],
-                "test_count": test["count"],
-                "test_class_accuracy": test["class_accuracy"],
-                "lr": float(setup.schedule(last_step - 1)),
-                "train_seconds": middle - start,
-                "eval_seconds": time.perf_counter() - middle,
-            }
-            bar.write(_line(row, config.epochs))
-            yield row
+def _select(state: TrainState, progress: Progress, store: Store) -> tuple[TrainState, int]:
+    """The state to report, and its epoch: the best on the validation images, or the last."""
+    best = progress.best
+    if best is None:
+        return state, len(progress.history)
+    if best["step"] != int(state.step):
+        state = store.restore(best["step"], state)
+    return state, best["epoch"]
 
 
-def _train_epoch(
-    setup: Setup, state: TrainState, batches: np.ndarray, first_step: int, bar: tqdm
-) -> tuple[TrainState, dict[str, float]]:
-    """The steps of one epoch, and their mean loss and accuracy before each update."""
-    losses, correct = [], 0
-
-    def note(step_metrics) -> None:
-        nonlocal correct
-        losses.append(float(step_metrics.loss))
-        _check_finite(losses[-1], f"the loss at step {first_step + len(losses) - 1}")
-        correct += int(step_metrics.correct)
-        accuracy = correct / (len(losses) * batches.shape[1])
-        bar.set_postfix(loss=f"{losses[-1]:.3f}", accuracy=f"{accuracy:.3f}", refresh=False)
-        bar.update()
-
-    pending = None
-    for indices in batches:
-        state, current = setup.train_step(state, *setup.train_set, indices)
-        if pending is not None:
-            note(pending)  # one step late, so that the device never waits for the host
-        pending = current
-    note(pending)
-    return state, {"loss": math.fsum(losses) / len(losses), "accuracy": correct / batches.size}
+@contextmanager
+def _store(config: TrainConfig, progress: Progress) -> Iterator[Store]:
+    store = Store(config.path / run_files.CHECKPOINTS, config.keep)
+    store.best = progress.best["step"] if progress.best else None
+    try:
+        yield store
+        store.wait()
+    finally:
+        store.close()
 
 
-def _check_finite(loss: float | None, what: str) -> None:
-    if loss is not None and not math.isfinite(loss):
-        raise NonFiniteLossError(f"{what} is {loss}; try a smaller learning rate")
+@contextmanager
+def _rows(config: TrainConfig, progress: Progress) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """Where the row of each epoch goes."""
+    on = config.tensorboard and devices.is_main()
+    first = progress.history[-1]["step"] + 1 if progress.history else 0
+    events = report.Events(config.path / "tensorboard", on, first)
+
+    def take(row: dict[str, Any]) -> None:
+        if devices.is_main():
+            run_files.append_jsonl(config.path / "metrics.jsonl", row)
+        events.write(row)
+
+    try:
+        yield take
+    finally:
+        events.close()
 
 
-def _line(row: dict[str, Any], epochs: int) -> str:
-    return (
-        f"epoch {row['epoch']:>{len(str(epochs))}}/{epochs}"
-        f"  loss {row['train_loss']:.4f}  accuracy {row['train_accuracy']:.4f}"
-        f"  test loss {show(row['test_loss'])}  test accuracy {show(row['test_accuracy'])}"
-        f"  lr {row['lr']:.2g}  {row['train_seconds'] + row['eval_seconds']:.1f} s"
-    )
-
-
-def _summary(
-    config: TrainConfig, setup: Setup, history: list[dict[str, Any]], seconds: float
-) -> dict[str, Any]:
-    last, device = history[-1], jax.devices()[0]
-    return {
-        "test_accuracy": last["test_accuracy"],
-        "test_loss": last["test_loss"],
-        "test_count": last["test_count"],
-        "test_class_accuracy": last["test_class_accuracy"],
-        "train_loss": last["train_loss"],
-        "train_accuracy": last["train_accuracy"],
-        "epochs": last["epoch"],
-        "steps": last["step"],
-        "batch_size": setup.batch_size,
-        "parameters": setup.parameters,
-        "seconds": seconds,
-        "build_seconds": setup.build_seconds,
-        "compile_seconds": setup.compile_seconds,
-        "train_seconds": math.fsum(row["train_seconds"] for row in history),
-        "eval_seconds": math.fsum(row["eval_seconds"] for row in history),
-        "device": f"{device.platform}: {device.device_kind}",
-        "versions": run_files.versions(),
-        "config": config.to_json(),
-    }
+@contextmanager
+def _sigterm(config: TrainConfig) -> Iterator[Callable[[int], bool]]:
+    """Whether SIGTERM came, by step; until the loop begins it ends the process as usual."""
+    if config.multihost:
+        # All processes must save the same step: JAX passes the news on and agrees on one.
+        yield multihost_utils.reached_preemption_sync_point
+        return
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda step: False  # only the main thread can handle signals
+        return
+    came = threading.Event()
+    before = signal.signal(signal.SIGTERM, lambda *_: came.set())
+    try:
+        yield lambda step: came.is_set()
+    finally:
+        signal.signal(signal.SIGTERM, before)

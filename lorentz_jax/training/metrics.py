@@ -14,11 +14,16 @@ from lorentz_jax.arguments import compute_dtype
 
 
 class Counts(NamedTuple):
-    """Sums over some examples: the loss, and by class right and all (int32)."""
+    """Sums over some examples: the loss, and by class right and all (int32).
+
+    `confusion` (num_classes, num_classes) counts, int32, by label and by prediction. A prediction
+    beyond the classes, as of an extra logit, is in no column.
+    """
 
     loss: Array
     correct: Array
     total: Array
+    confusion: Array
 
 
 def cross_entropy(logits: Array, labels: Array) -> Array:
@@ -45,7 +50,16 @@ def count_batch(logits: Array, labels: Array, mask: Array, num_classes: int) -> 
         return jax.ops.segment_sum(flags.astype(jnp.int32), labels, num_classes)
 
     loss = jnp.sum(jnp.where(mask, cross_entropy(logits, labels), 0))
-    return Counts(loss, by_class(mask & hits(logits, labels)), by_class(mask))
+    predicted = jnp.argmax(logits, axis=-1).astype(labels.dtype)
+    known = mask & (predicted < num_classes)
+    pairs = jnp.where(known, labels * num_classes + predicted, 0)
+    confusion = jax.ops.segment_sum(known.astype(jnp.int32), pairs, num_classes**2)
+    return Counts(
+        loss,
+        by_class(mask & hits(logits, labels)),
+        by_class(mask),
+        confusion.reshape(num_classes, num_classes),
+    )
 
 
 def ragged_batches(count: int, batch_size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -60,22 +74,24 @@ def ragged_batches(count: int, batch_size: int) -> Iterator[tuple[np.ndarray, np
 
 
 def summarise(batches: Iterable[Counts]) -> dict[str, Any]:
-    """`loss`, `accuracy`, `count` and `class_accuracy` over all batches.
+    """`loss`, `accuracy`, `count`, `class_accuracy` and `confusion` over all batches.
 
     A value without any example (no data, or a class that does not occur) is None, not NaN.
     """
     batches = jax.device_get(list(batches))
     if not batches:
-        return {"loss": None, "accuracy": None, "count": 0, "class_accuracy": []}
+        return {"loss": None, "accuracy": None, "count": 0, "class_accuracy": [], "confusion": []}
     loss = math.fsum(float(batch.loss) for batch in batches)
     correct = np.stack([batch.correct for batch in batches]).astype(np.int64).sum(axis=0)
     total = np.stack([batch.total for batch in batches]).astype(np.int64).sum(axis=0)
+    confusion = np.stack([batch.confusion for batch in batches]).astype(np.int64).sum(axis=0)
     count = int(total.sum())
     return {
         "loss": ratio(loss, count),
         "accuracy": ratio(int(correct.sum()), count),
         "count": count,
         "class_accuracy": [ratio(int(c), int(t)) for c, t in zip(correct, total, strict=True)],
+        "confusion": confusion.tolist(),
     }
 
 

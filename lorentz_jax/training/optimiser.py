@@ -21,7 +21,7 @@ class Group(NamedTuple):
     decay: bool = False
     """Whether weight decay acts on it."""
     lr_factor: float = 1.0
-    """Its learning rate over that of the run."""
+    """Its learning rate over that of the run; with the schedule `step`, until its first drop."""
     riemannian: bool = False
     """Whether it is a point of the hyperboloid, by its space part."""
 
@@ -110,19 +110,28 @@ def make_optimiser(
     """
     schedule = make_schedule(config, steps_per_epoch)
     groups = leaf_groups(params, config.init)
+    # The reference's points of the hyperboloid skip the first drop, and so catch up with the rest.
+    first_drop = config.milestones[0] * steps_per_epoch if config.schedule == "step" else None
     transforms: dict[Hashable, optax.GradientTransformation] = {
-        leaf_name(path): _group_sgd(group, config, schedule) for path, group in groups.items()
+        leaf_name(path): _group_sgd(group, config, schedule, first_drop)
+        for path, group in groups.items()
     }
     return optax.partition(transforms, {path: leaf_name(path) for path in groups})
 
 
 def _group_sgd(
-    group: Group, config: TrainConfig, schedule: Callable[[Any], Array]
+    group: Group,
+    config: TrainConfig,
+    schedule: Callable[[Any], Array],
+    first_drop: int | None,
 ) -> optax.GradientTransformation:
     decay = config.weight_decay if group.decay else 0.0
 
     def rate(count):
-        return group.lr_factor * schedule(count)
+        if group.lr_factor == 1.0 or first_drop is None:
+            return group.lr_factor * schedule(count)
+        scale = jnp.where(count < first_drop, group.lr_factor, 1.0)
+        return scale.astype(float) * schedule(count)
 
     if group.riemannian:
         return riemannian_sgd(rate, config.momentum, config.nesterov, decay, config.kappa)

@@ -28,7 +28,7 @@ class TrainState(NamedTuple):
 def split(model: nnx.Module) -> tuple[Any, dict[str, Array], dict[str, Array]]:
     """`(graphdef, params, stats)` of a model that holds only `nnx.Param` and `nnx.BatchStat`."""
     graphdef, params, stats = nnx.split(model, nnx.Param, nnx.BatchStat)
-    return graphdef, _flatten(params), _flatten(stats)
+    return graphdef, flatten(params), flatten(stats)
 
 
 def build(
@@ -63,7 +63,8 @@ def init_state(
     return TrainState(params, stats, optimiser.init(params), step, jax.random.key(seed))
 
 
-def _flatten(state: nnx.State) -> dict[str, Array]:
+def flatten(state: nnx.State) -> dict[str, Any]:
+    """The values of an NNX state by path."""
     flat: dict[Any, Any] = traverse_util.flatten_dict(nnx.to_pure_dict(state))
     return {"/".join(map(str, path)): value for path, value in flat.items()}
 

@@ -40,30 +40,63 @@ class Step:
         return self.jitted.lower(*arrays, None)
 
 
-def compile_all(*lowered: jax.stages.Lowered) -> list[Callable]:
-    """Compile programs side by side; the results are called like the steps, without a `kappa`."""
+class Compiled(NamedTuple):
+    """A compiled step, called like the step, without a `kappa`."""
+
+    program: jax.stages.Compiled
+
+    def __call__(self, *arrays: Any) -> Any:
+        """Run it."""
+        return self.program(*arrays, None)
+
+    @property
+    def bytes(self) -> int | None:
+        """Device memory that a call takes, arguments included; None if the backend cannot tell."""
+        memory = self.program.memory_analysis()
+        if memory is None:
+            return None
+        own = memory.output_size_in_bytes - memory.alias_size_in_bytes
+        return memory.argument_size_in_bytes + memory.temp_size_in_bytes + own
+
+
+def compile_all(*lowered: jax.stages.Lowered) -> list[Compiled]:
+    """Compile programs side by side."""
     with ThreadPoolExecutor() as pool:
-        compiled = list(pool.map(lambda program: program.compile(), lowered))
-    return [lambda *arrays, program=program: program(*arrays, None) for program in compiled]
+        return list(pool.map(lambda program: Compiled(program.compile()), lowered))
 
 
 class StepMetrics(NamedTuple):
-    """Of one batch, before its update: mean loss, and how many predictions were right (int32)."""
+    """Of one batch, before its update: mean loss, and how many predictions were right (int32).
+
+    `finite` tells whether the loss and every gradient are.
+    """
 
     loss: Array
     correct: Array
+    finite: Array
 
 
 def make_train_step(
-    graphdef: Any, optimiser: optax.GradientTransformation, prepare: Prepare
+    graphdef: Any,
+    optimiser: optax.GradientTransformation,
+    prepare: Prepare,
+    skip_nonfinite: bool = False,
+    dtype: Any = None,
+    out_sharding: Any = None,
 ) -> Step:
     """Build `step(state, images, labels, indices, kappa=None) -> (TrainState, StepMetrics)`.
 
     `images` (N, H, W, C) and `labels` (N,) are the whole training set, which stays on the device;
     `indices` (batch,) picks from it. The state is donated: use only the returned one. A `kappa`
     replaces the model's own in the network and in the optimiser.
+
+    Args:
+        dtype: what the network computes in; logits, loss and parameters do not change with it.
+        skip_nonfinite: a step whose loss or gradient is not finite changes nothing but `step`.
+        out_sharding: how the results lie on several devices.
     """
     optimiser = optax.with_extra_args_support(optimiser)
+    options = {} if dtype is None else {"dtype": dtype}
 
     def update(state, images, labels, indices, kappa):
         key = jax.random.fold_in(state.key, state.step)
@@ -71,7 +104,7 @@ def make_train_step(
 
         def loss_fn(params):
             model = merge(graphdef, params, state.stats)
-            logits = model(batch, train=True, kappa=kappa)
+            logits = model(batch, train=True, kappa=kappa, **options)
             correct = jnp.sum(hits(logits, targets), dtype=jnp.int32)
             return cross_entropy(logits, targets).mean(), (split(model)[2], correct)
 
@@ -81,21 +114,42 @@ def make_train_step(
         updates, opt_state = optimiser.update(gradients, state.opt_state, state.params, **extra)
         params: Any = optax.apply_updates(state.params, updates)
         new = TrainState(params, stats, opt_state, state.step + 1, state.key)
-        return new, StepMetrics(loss, correct)
+        finite = all_finite((loss, gradients))
+        if skip_nonfinite:
+            old = state._replace(step=new.step)
+            new = jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)
+        return new, StepMetrics(loss, correct, finite)
 
-    return Step(update, donate_argnums=0)
+    return Step(update, donate_argnums=0, **_shardings(out_sharding))
 
 
-def make_eval_step(graphdef: Any, prepare: Prepare, num_classes: int) -> Step:
+def make_eval_step(
+    graphdef: Any,
+    prepare: Prepare,
+    num_classes: int,
+    dtype: Any = None,
+    out_sharding: Any = None,
+) -> Step:
     """Build `step(params, stats, images, labels, indices, mask, kappa=None) -> Counts`.
 
     Like the training step it picks `indices` from data on the device; `mask` (batch,) is False
     for the padding of a ragged last batch, which counts for nothing. `prepare` gets no key.
     """
+    options = {} if dtype is None else {"dtype": dtype}
 
     def count(params, stats, images, labels, indices, mask, kappa):
         model = merge(graphdef, params, stats)
-        logits = model(prepare(None, images[indices]), train=False, kappa=kappa)
+        logits = model(prepare(None, images[indices]), train=False, kappa=kappa, **options)
         return count_batch(logits, labels[indices], mask, num_classes)
 
-    return Step(count)
+    return Step(count, **_shardings(out_sharding))
+
+
+def all_finite(tree: Any) -> Array:
+    """Whether every float of a tree is finite."""
+    floats = [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in floats]))
+
+
+def _shardings(out_sharding: Any) -> dict[str, Any]:
+    return {} if out_sharding is None else {"out_shardings": out_sharding}

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from lorentz_jax.training.config import TrainConfig
+from lorentz_jax.training.config import INDIFFERENT, TrainConfig
+from lorentz_jax.training.recipes import RECIPES
 
 
 @pytest.mark.parametrize(
@@ -31,6 +32,12 @@ from lorentz_jax.training.config import TrainConfig
         ("model", "euclid", "model must be one of lorentz, euclidean, .* got 'euclid'"),
         ("init", "slow", "init must be one of fast, paper"),
         ("schedule", "linear", "schedule must be one of cosine, step, constant"),
+        ("precision", "float16", "precision must be one of float32, bfloat16"),
+        ("device", "gpu0", "device must be one of auto, cpu, gpu, tpu"),
+        ("keep", 0, "keep must be at least 1"),
+        ("checkpoint_every", 0, "checkpoint_every must be at least 1"),
+        ("validation", -1, "validation must be at least 0"),
+        ("skip_nonfinite", -1, "skip_nonfinite must be at least 0"),
         ("name", "a/b", "plain folder name"),
         ("name", "..", "plain folder name"),
         ("name", "", "plain folder name"),
@@ -55,7 +62,35 @@ def test_settings_that_do_not_fit_together():
         TrainConfig(schedule="step", epochs=60, milestones=(60, 120))
     with pytest.raises(ValueError, match="needs a fixed kappa"):
         TrainConfig(init="paper", learn_kappa=True)
+    with pytest.raises(ValueError, match="choose one"):
+        TrainConfig(resume=True, overwrite=True)
+    with pytest.raises(ValueError, match="log_radius needs points"):
+        TrainConfig(log_radius=True, model="poincare")
+    with pytest.raises(ValueError, match="hcnn computes in float32"):
+        TrainConfig(precision="bfloat16", model="hcnn")
     assert TrainConfig(schedule="step", epochs=61, milestones=(60, 120)).gamma == 0.2
+
+
+def test_what_a_checkpoint_must_agree_with():
+    decisive = TrainConfig().decisive()
+    assert {"kappa", "epochs", "seed", "validation", "precision", "stages"} <= set(decisive)
+    assert not {"name", "run_dir", "resume", "keep", "device", "tensorboard"} & set(decisive)
+    assert set(TrainConfig.__dataclass_fields__) >= INDIFFERENT
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipes_are_the_papers(name):
+    config = TrainConfig(**RECIPES[name])
+    assert config.dataset == name.removeprefix("paper-")
+    assert (config.epochs, config.batch_size, config.lr, config.weight_decay) == (
+        200,
+        128,
+        0.1,
+        5e-4,
+    )
+    assert (config.momentum, config.nesterov, config.init) == (0.9, True, "paper")
+    assert (config.schedule, config.milestones, config.gamma) == ("step", (60, 120, 160), 0.2)
+    assert (config.stages, config.width) == ((2, 2, 2, 2), 64)
 
 
 def test_the_folder_of_the_run():

@@ -7,17 +7,19 @@ import jax
 import numpy as np
 import pytest
 
-from lorentz_jax.training import loop, run_files
+from lorentz_jax import data
+from lorentz_jax.training import epochs, loop, run_files, setup
 from lorentz_jax.training.config import TrainConfig
 from tests.training.tiny import build_tiny
 
-RESULTS = {"config.json", "metrics.jsonl", "summary.json", "curves.png"}
+PICTURES = {"curves.png", "confusion.png"}
+RESULTS = {"config.json", "metrics.jsonl", "summary.json", "checkpoints"} | PICTURES
 TIMES = ("train_seconds", "eval_seconds")
 
 
 @pytest.fixture
 def config(tmp_path, monkeypatch):
-    monkeypatch.setattr(loop, "build_model", build_tiny)
+    monkeypatch.setattr(setup, "build_model", build_tiny)
     return TrainConfig(
         epochs=3, batch_size=64, lr=0.5, kappa=1.0, name="tiny", run_dir=tmp_path, limit=300
     )
@@ -28,7 +30,7 @@ def rows(config):
 
 
 def contents(path):
-    return {file.name: file.read_bytes() for file in path.iterdir()}
+    return {file.name: file.read_bytes() for file in path.iterdir() if file.is_file()}
 
 
 def test_a_run_writes_what_it_returns(config, capsys):
@@ -36,7 +38,9 @@ def test_a_run_writes_what_it_returns(config, capsys):
     assert {file.name for file in config.path.iterdir()} == RESULTS
     assert json.loads((config.path / "summary.json").read_text()) == summary
     assert json.loads((config.path / "config.json").read_text()) == config.to_json()
-    assert (config.path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    for name in PICTURES:
+        assert (config.path / name).read_bytes().startswith(b"\x89PNG")
+    assert sorted(p.name for p in (config.path / "checkpoints").iterdir()) == ["12", "4", "8"]
     assert summary["steps"] == 12  # three epochs of 300 // 64 steps
     assert summary["parameters"] == sum(a * b for a, b in [(8, 8)] * 2 + [(8, 10)] + [(8, 3)] * 2)
     assert summary["config"] == config.to_json()
@@ -78,15 +82,15 @@ def test_the_seed_decides_the_initial_values(config):
 
 
 def test_epochs_are_shuffled_by_seed_and_epoch():
-    batches = loop.epoch_batches(0, 1, 10, 3)
+    batches = epochs.epoch_batches(0, 1, 10, 3)
     assert batches.shape == (3, 3)
     assert batches.dtype == np.int32
     assert len(set(batches.ravel()) & set(range(10))) == 9
-    np.testing.assert_array_equal(batches, loop.epoch_batches(0, 1, 10, 3))
-    assert (batches != loop.epoch_batches(0, 2, 10, 3)).any()
-    assert (batches != loop.epoch_batches(1, 1, 10, 3)).any()
+    np.testing.assert_array_equal(batches, epochs.epoch_batches(0, 1, 10, 3))
+    assert (batches != epochs.epoch_batches(0, 2, 10, 3)).any()
+    assert (batches != epochs.epoch_batches(1, 1, 10, 3)).any()
     # Sorted they are whole: nothing is drawn twice.
-    np.testing.assert_array_equal(np.sort(loop.epoch_batches(5, 7, 12, 4).ravel()), range(12))
+    np.testing.assert_array_equal(np.sort(epochs.epoch_batches(5, 7, 12, 4).ravel()), range(12))
 
 
 def test_results_are_refused_then_replaced_on_request(config):
@@ -104,19 +108,20 @@ def test_results_are_refused_then_replaced_on_request(config):
 
 
 def test_bad_input_costs_no_file(config, monkeypatch):
+    def broken(*args, **kwargs):
+        raise ValueError("no such thing")
+
     config.path.mkdir()
-    for name in RESULTS:
+    for name in RESULTS - {"checkpoints"}:
         (config.path / name).write_text("precious")
     before = contents(config.path)
-    unknown = dataclasses.replace(config, overwrite=True, dataset="mnist")
-    with pytest.raises(ValueError, match="unknown dataset 'mnist'"):
-        loop.train(unknown)
+    with monkeypatch.context() as patch:
+        patch.setattr(data, "load", broken)
+        with pytest.raises(ValueError, match="no such thing"):
+            loop.train(dataclasses.replace(config, overwrite=True))
 
-    def broken(*args, **kwargs):
-        raise ValueError("no such network")
-
-    monkeypatch.setattr(loop, "build_model", broken)
-    with pytest.raises(ValueError, match="no such network"):
+    monkeypatch.setattr(setup, "build_model", broken)
+    with pytest.raises(ValueError, match="no such thing"):
         loop.train(dataclasses.replace(config, overwrite=True))
     assert contents(config.path) == before
 
@@ -138,7 +143,10 @@ def test_a_non_finite_loss_stops_at_its_step(config):
     hot = dataclasses.replace(config, lr=1e30, schedule="constant")
     with jax.debug_nans(False), pytest.raises(loop.NonFiniteLossError, match=r"at step [23] is"):
         loop.train(hot)
-    assert {file.name for file in config.path.iterdir()} == {"config.json"}
+    assert {file.name for file in config.path.iterdir()} == {
+        "config.json", "metrics.jsonl", "checkpoints",
+    }  # fmt: skip
+    assert not list((config.path / "checkpoints").iterdir())
 
 
 def test_a_last_update_that_breaks_the_network_is_noticed_too(config):

@@ -34,7 +34,9 @@ def test_no_data_is_none_and_never_nan():
         raise AssertionError("there is nothing to evaluate")
 
     result = metrics.evaluate(never, 0, 128)
-    assert result == {"loss": None, "accuracy": None, "count": 0, "class_accuracy": []}
+    assert result == {
+        "loss": None, "accuracy": None, "count": 0, "class_accuracy": [], "confusion": [],
+    }  # fmt: skip
     assert metrics.show(result["accuracy"]) == "no data"
     assert metrics.show(0.98765) == "0.9877"
 
@@ -43,6 +45,8 @@ def test_classes_that_do_not_occur_have_no_accuracy():
     result = metrics.evaluate(fake([True, False, True, True], [7, 7, 7, 7], 10), 4, 3)
     assert result["accuracy"] == 0.75
     assert result["class_accuracy"] == [None] * 7 + [0.75] + [None] * 2
+    assert result["confusion"][7] == [0] * 7 + [3, 1, 0]
+    assert sum(map(sum, result["confusion"])) == 4
 
 
 def test_masked_examples_count_for_nothing_whatever_their_logits():

@@ -123,6 +123,23 @@ def test_paper_beta_moves_at_a_fifth_of_the_rate_at_the_given_kappa(params):
         np.testing.assert_allclose(updates["stage1/0/norm/beta"], [moved, 0], rtol=1e-6)
 
 
+def test_points_of_the_hyperboloid_skip_the_first_drop():
+    # The reference gives them a fifth of the rate, and leaves out their first drop by a fifth.
+    config = TrainConfig(
+        init="paper", schedule="step", milestones=(2, 4), gamma=0.2, epochs=6, lr=0.1,
+        momentum=0.0, nesterov=False, weight_decay=0.0, kappa=1.0,
+    )  # fmt: skip
+    params = {"norm/beta": jnp.zeros(2), "conv/kernel": jnp.zeros(2)}
+    gradients = {path: jnp.full(2, 1e-3) for path in params}
+    rule = optimiser.make_optimiser(config, params, 1)
+    state, moved = rule.init(params), []
+    for _ in range(6):
+        updates, state = rule.update(gradients, state, params)
+        moved.append([-float(updates[path][0]) / 1e-3 for path in params])
+    rates = [[0.02, 0.1]] * 2 + [[0.02, 0.02]] * 2 + [[0.004, 0.004]] * 2
+    np.testing.assert_allclose(moved, rates, rtol=1e-4)
+
+
 def test_schedules():
     make = optimiser.make_schedule
     cosine = make(TrainConfig(epochs=4, lr=0.2), 10)

@@ -1,0 +1,275 @@
+"""Checkpoints of a run: everything that the next step depends on, written by orbax.
+
+`checkpoints/<step>/` holds `meta`, one JSON object with format version, configuration, position in
+the epoch, the rows of `metrics.jsonl` so far and the shape of every array by its path; and `state`,
+these arrays in alphabetical order of the paths, flat and joined into one array for each dtype
+(orbax takes 3 ms for each array that it writes). Saving runs in the background; a folder gets its
+final name when it is whole, so a kill leaves whole checkpoints.
+"""
+
+import contextlib
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from lorentz_jax.training import packing
+from lorentz_jax.training.config import TrainConfig
+from lorentz_jax.training.devices import is_main
+from lorentz_jax.training.state import TrainState
+
+FORMAT = "lorentz_jax training checkpoint"
+VERSION = 1
+# Programs that only move numbers are not worth optimising.
+QUICK: Any = {"xla_backend_optimization_level": 0}
+
+
+class CheckpointError(OSError):
+    """A checkpoint could not be written, or none of those that are there can be read."""
+
+
+class Store:
+    """The checkpoints of one run: keeps the last `keep` and the one of step `best`."""
+
+    def __init__(self, root: Path, keep: int) -> None:
+        # orbax takes a second to import: only now.
+        import orbax.checkpoint as ocp
+        from orbax.checkpoint.checkpoint_managers import PreservationPolicy
+
+        store = self
+
+        class Keep(PreservationPolicy):
+            def should_preserve(self, checkpoints, *, context):
+                last = len(checkpoints) - keep
+                return [i >= last or c.step == store.best for i, c in enumerate(checkpoints)]
+
+        self.best: int | None = None
+        self._root = root.absolute()
+        options = ocp.CheckpointManagerOptions(
+            preservation_policy=Keep(), cleanup_tmp_directories=True
+        )
+        self._manager = ocp.CheckpointManager(self._root, options=options)
+        # Joined arrays are new ones: the next step donates the state while orbax is still reading.
+        self._join = jax.jit(packing.join_and_check, compiler_options=QUICK)
+
+    def save(self, state: TrainState, meta: Mapping[str, Any]) -> None:
+        """Begin to save the state under its step; the training may go on at once.
+
+        Raises:
+            ArithmeticError: the state is not finite; nothing is written.
+            CheckpointError: this checkpoint, or the one before, could not be written.
+        """
+        import orbax.checkpoint as ocp
+
+        step = int(state.step)
+        arrays = packing.flatten(state)
+        joined, finite, sums = self._join(arrays)
+        if not finite:
+            raise ArithmeticError(f"the state after step {step} is not finite; {self.last()}")
+        header = {
+            "format": FORMAT,
+            "version": VERSION,
+            "step": step,
+            "checksums": {dtype: int(value) for dtype, value in sums.items()},
+            "arrays": packing.describe(arrays),
+        }
+        args = ocp.args.Composite(
+            state=ocp.args.StandardSave(joined), meta=ocp.args.JsonSave({**header, **meta})
+        )
+        try:
+            self._manager.save(step, args=args, force=True)
+        except Exception as error:
+            raise self._failure(error) from error
+
+    def wait(self) -> None:
+        """Return when everything is written.
+
+        Raises:
+            CheckpointError: it could not be written.
+        """
+        try:
+            self._manager.wait_until_finished()
+        except Exception as error:
+            raise self._failure(error) from error
+
+    def last(self) -> str:
+        """Where the newest whole checkpoint is, as text for a message."""
+        with contextlib.suppress(Exception):  # it goes into a message about another failure
+            self._manager.wait_until_finished()
+        steps = _steps(self._root)
+        return f"the last good checkpoint is {self._root / str(steps[0])}" if steps else (
+            "there is no checkpoint"
+        )  # fmt: skip
+
+    def restore(self, step: int, like: TrainState) -> TrainState:
+        """The state saved at `step`, on the devices of `like`."""
+        self.wait()
+        place = self._root / str(step)
+        return _read_state(place, like, _read_meta(place)["checksums"])
+
+    def close(self) -> None:
+        """Finish what is being written, and end the threads; does not raise."""
+        with contextlib.suppress(Exception):  # `wait` reports; here a run ends that failed already
+            self._manager.close()
+
+    def _failure(self, error: Exception) -> CheckpointError:
+        return CheckpointError(
+            f"cannot write a checkpoint into {self._root} ({error}): is the disk full? "
+            f"{self.last()}"
+        )
+
+
+def restore(
+    root: Path, like: TrainState, expected: Mapping[str, Any]
+) -> tuple[TrainState, dict[str, Any]] | None:
+    """The newest readable checkpoint in `root`, as `(state, meta)`; None if there is none at all.
+
+    What cannot be read is skipped with a printed warning, and removed, so that the run can write
+    these steps again.
+
+    Args:
+        root: the folder with a folder for each step.
+        like: a state with the expected arrays, on the devices that the restored ones go to.
+        expected: `{"config": ..., "classes": ...}` as in the meta data.
+
+    Raises:
+        ValueError: a readable checkpoint of another configuration, class count, shape or format;
+            the message lists every field and path. Nothing is removed.
+        CheckpointError: there are checkpoints, and none can be read.
+    """
+    refuse_file(root)
+    torn = []
+    for step in _candidates(root):
+        place = root / str(step)
+        try:
+            meta = _read_meta(place)
+            _refuse_other(place, meta, like, expected)
+            _check_whole(place / "state")
+            state = _read_state(place, like, meta["checksums"])
+        except _Mismatch as error:
+            raise ValueError(str(error)) from None
+        except Exception as error:
+            reason = " ".join(str(error).split())[:200] or type(error).__name__
+            if is_main():
+                print(f"warning: skipped the unreadable checkpoint {place}: {reason}")
+            torn.append(place)
+            continue
+        if is_main():
+            for place in torn:
+                shutil.rmtree(place)
+        return state, meta
+    if torn:
+        raise CheckpointError(f"none of the {len(torn)} checkpoints in {root} can be read")
+    return None
+
+
+def refuse_file(path: Path) -> None:
+    """Raise `ValueError` for a compiled network where training state is expected."""
+    from lorentz_jax.inference import refuse_compiled  # it imports from this package
+
+    if path.is_file():
+        refuse_compiled(path)
+
+
+class _Mismatch(ValueError):
+    """A whole checkpoint, of something else."""
+
+
+def _steps(root: Path) -> list[int]:
+    """Steps with a finished checkpoint, newest first."""
+    return [step for step in _candidates(root) if (root / str(step) / "meta").is_dir()]
+
+
+def _candidates(root: Path) -> list[int]:
+    """All folders named like a step, newest first; orbax's temporary ones have other names."""
+    if not root.is_dir():
+        return []
+    names = [place.name for place in root.iterdir() if place.is_dir()]
+    return sorted((int(name) for name in names if name.isdecimal()), reverse=True)
+
+
+def _read_meta(place: Path) -> dict[str, Any]:
+    meta = json.loads((place / "meta" / "metadata").read_text())
+    if not isinstance(meta, dict) or meta.get("format") != FORMAT:
+        raise ValueError(f"expected the meta data of a {FORMAT}")
+    return meta
+
+
+def _check_whole(place: Path) -> None:
+    """Read the files once, one after the other; raises some exception if one is damaged.
+
+    orbax reads all arrays at a time, and of several failures it reports one and the interpreter
+    complains about the others.
+    """
+    import tensorstore
+
+    for text in (place / "_METADATA", *sorted((place / "array_metadatas").iterdir())):
+        json.loads(text.read_text())
+    base = {"driver": "file", "path": f"{place.absolute()}/"}
+    arrays = tensorstore.KvStore.open({"driver": "ocdbt", "base": base}).result()
+    keys = arrays.list().result()
+    if not keys:
+        raise ValueError(f"no arrays in {place}")
+    for key in keys:
+        if not arrays.read(key).result().value:  # an absent file reads as no bytes
+            raise ValueError(f"no {key.decode()} in {place}")
+
+
+def _read_state(place: Path, like: TrainState, checksums: Mapping[str, int]) -> TrainState:
+    import orbax.checkpoint as ocp
+
+    expected = packing.flatten(like)
+    joined = jax.eval_shape(packing.join, expected)
+    abstract = {
+        dtype: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=like.step.sharding)
+        for dtype, x in joined.items()
+    }
+    args = ocp.args.Composite(state=ocp.args.StandardRestore(abstract))
+    with ocp.CheckpointManager(place.parent.absolute()) as manager:
+        joined = manager.restore(int(place.name), args=args).state
+    restored = jax.jit(
+        lambda x: (packing.split(x, expected), packing.checksums(x)), compiler_options=QUICK
+    )
+    arrays, sums = restored(joined)
+    damaged = [dtype for dtype, value in sums.items() if int(value) != checksums[dtype]]
+    if damaged:
+        raise ValueError(f"wrong checksum of the {', '.join(damaged)} arrays")
+    key = jax.random.wrap_key_data(arrays["key"], impl=jax.random.key_impl(like.key))
+    data = like._replace(key=jax.random.key_data(like.key))
+    state: TrainState = jax.tree.unflatten(
+        jax.tree.structure(data), [arrays[path] for path in expected]
+    )
+    return state._replace(key=key)
+
+
+def _refuse_other(
+    place: Path, meta: dict[str, Any], like: TrainState, expected: Mapping[str, Any]
+) -> None:
+    if meta["version"] != VERSION:
+        raise _Mismatch(
+            f"{place} has format version {meta['version']}, this program reads {VERSION}"
+        )
+    arrays = packing.describe(packing.flatten(like))
+    # A field that came after the checkpoint had then the effect of its default.
+    config = TrainConfig().decisive() | meta["config"]
+    differences = [
+        *_differences(config, expected["config"]),
+        *_differences({"classes": meta["classes"]}, {"classes": expected["classes"]}),
+        *_differences(meta["arrays"], arrays),
+    ]
+    if differences:
+        raise _Mismatch(f"{place} belongs to another run: {'; '.join(differences)}")
+
+
+def _differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    def show(values: Mapping[str, Any], name: str) -> str:
+        return json.dumps(values[name]) if name in values else "nothing"
+
+    return [
+        f"{name} is {show(there, name)} there, {show(here, name)} here"
+        for name in [*here, *(name for name in there if name not in here)]
+        if name not in there or name not in here or there[name] != here[name]
+    ]

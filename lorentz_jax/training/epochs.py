@@ -1,0 +1,204 @@
+"""The loop over epochs and steps, from wherever a run stands to its end."""
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import numpy as np
+from tqdm import tqdm
+
+from lorentz_jax.training.checkpoint import Store
+from lorentz_jax.training.config import TrainConfig
+from lorentz_jax.training.devices import is_main
+from lorentz_jax.training.metrics import ratio
+from lorentz_jax.training.profiling import Profile
+from lorentz_jax.training.report import epoch_line
+from lorentz_jax.training.run_files import versions
+from lorentz_jax.training.setup import Setup
+from lorentz_jax.training.state import TrainState
+from lorentz_jax.training.step import StepMetrics
+
+
+class NonFiniteLossError(ArithmeticError):
+    """The loss or a gradient became NaN or infinite; training stops at the step in the message."""
+
+
+class Terminated(Exception):
+    """The process was asked to end (SIGTERM); a checkpoint is saved, its place is the message."""
+
+
+@dataclasses.dataclass
+class Progress:
+    """Where a run stands: with the state, all that a checkpoint needs to go on."""
+
+    epoch: int = 1
+    """The current epoch, from 1."""
+    losses: list[float | None] = dataclasses.field(default_factory=list)
+    """Of the steps of this epoch so far; None for a skipped one."""
+    correct: int = 0
+    """Right predictions in those steps."""
+    skipped: int = 0
+    """Skipped steps of the whole run."""
+    history: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    """The rows of `metrics.jsonl`."""
+    best: dict[str, Any] | None = None
+    """Epoch, step and accuracy that are the best on the validation images."""
+
+    def finish_epoch(self, row: dict[str, Any]) -> None:
+        """Move on to the next epoch. Of equally good epochs the first stays the best."""
+        self.history.append(row)
+        self.epoch, self.losses, self.correct = row["epoch"] + 1, [], 0
+        accuracy = row.get("validation_accuracy")
+        if accuracy is not None and (self.best is None or accuracy > self.best["accuracy"]):
+            self.best = {"epoch": row["epoch"], "step": row["step"], "accuracy": accuracy}
+
+
+def epoch_batches(seed: int, epoch: int, count: int, batch_size: int) -> np.ndarray:
+    """Indices `(count // batch_size, batch_size)` of one epoch, shuffled by `(seed, epoch)`."""
+    order = np.random.default_rng((seed, epoch)).permutation(count).astype(np.int32)
+    steps = count // batch_size
+    return order[: steps * batch_size].reshape(steps, batch_size)
+
+
+@dataclasses.dataclass
+class Loop:
+    """The rest of a run."""
+
+    config: TrainConfig
+    setup: Setup
+    progress: Progress
+    store: Store
+    on_row: Callable[[dict[str, Any]], None]
+    """Takes the row of every epoch, before its checkpoint is saved."""
+    stop: Callable[[int], bool]
+    """Whether to save and stop after this step; asked once a step."""
+
+    def run(self, state: TrainState) -> TrainState:
+        """Train to the end of the last epoch.
+
+        Raises:
+            NonFiniteLossError: a step beyond `skip_nonfinite`, or an evaluation, is not finite.
+            Terminated: `stop` said so.
+        """
+        config, plan, progress = self.config, self.setup.plan, self.progress
+        done = (progress.epoch - 1) * plan.steps_per_epoch + len(progress.losses)
+        self.bar = tqdm(
+            total=config.epochs * plan.steps_per_epoch * plan.batch_size,
+            initial=done * plan.batch_size,
+            unit="img",
+            unit_scale=True,
+            disable=None if is_main() else True,
+        )
+        folder = config.path / "profile" if config.profile and is_main() else None
+        with self.bar, Profile(folder) as self.profile:
+            for epoch in range(progress.epoch, config.epochs + 1):
+                start = time.perf_counter()
+                state = self._train_epoch(state)
+                row = self._row(state, epoch, start)
+                if is_main():
+                    self.bar.write(epoch_line(row, config.epochs))
+                progress.finish_epoch(row)
+                self.store.best = progress.best["step"] if progress.best else None
+                self.on_row(row)
+                self._save(state)
+                if epoch < config.epochs and self.stop(row["step"]):
+                    self._terminate(row["step"])
+        return state
+
+    def _train_epoch(self, state: TrainState) -> TrainState:
+        """The steps of the current epoch that are left."""
+        plan, progress = self.setup.plan, self.progress
+        count, every = len(plan.dataset.train_labels), self.config.checkpoint_every
+        batches = epoch_batches(self.config.seed, progress.epoch, count, plan.batch_size)
+        before = (progress.epoch - 1) * plan.steps_per_epoch
+        pending = None
+        for position in range(len(progress.losses), len(batches)):
+            step = before + position + 1
+            self.profile.at_step()
+            state, current = self.setup.train(state, batches[position])
+            if pending is not None:
+                self._note(step - 1, pending)
+            pending = current  # noted one step late, so that the device never waits for the host
+            if position + 1 == len(batches):
+                continue  # the epoch's own checkpoint is next
+            stop = self.stop(step)
+            if stop or (every is not None and step % every == 0):
+                self._note(step, pending)
+                pending = None
+                self._save(state)
+            if stop:
+                self._terminate(step)
+        if pending is not None:
+            self._note(before + len(batches), pending)
+        return state
+
+    def _note(self, step: int, result: StepMetrics) -> None:
+        """Take the result of a step into account."""
+        loss, progress = float(result.loss), self.progress
+        if bool(result.finite):
+            progress.losses.append(loss)
+            progress.correct += int(result.correct)
+        else:
+            progress.losses.append(None)
+            progress.skipped += 1
+            what = "a gradient" if math.isfinite(loss) else "the loss"
+            value = "not finite" if math.isfinite(loss) else loss
+            if progress.skipped > self.config.skip_nonfinite:
+                before = f" and {progress.skipped - 1} before it" if progress.skipped > 1 else ""
+                self._fail(f"{what} at step {step}{before} is {value}")
+            if is_main():
+                self.bar.write(f"warning: skipped step {step}: {what} is {value}")
+        images = self.setup.plan.batch_size
+        seen = images * max(1, sum(known is not None for known in progress.losses))
+        accuracy = progress.correct / seen
+        self.bar.set_postfix(loss=f"{loss:.3f}", accuracy=f"{accuracy:.3f}", refresh=False)
+        self.bar.update(images)
+
+    def _row(self, state: TrainState, epoch: int, start: float) -> dict[str, Any]:
+        """Evaluate the end of an epoch: a row of `metrics.jsonl`."""
+        plan, progress = self.setup.plan, self.progress
+        middle = time.perf_counter()
+        split = "validation" if self.config.validation else "test"
+        result = self.setup.evaluate(state.params, state.stats, split)
+        step = epoch * plan.steps_per_epoch
+        if not math.isfinite(result["loss"]):
+            self._fail(f"the {split} loss after step {step} is {result['loss']}")
+        losses = [loss for loss in progress.losses if loss is not None]
+        radii = self.setup.radii(state.params, state.stats)
+        return {
+            "epoch": epoch,
+            "step": step,
+            "train_loss": math.fsum(losses) / len(losses) if losses else None,
+            "train_accuracy": ratio(progress.correct, len(losses) * plan.batch_size),
+            f"{split}_loss": result["loss"],
+            f"{split}_accuracy": result["accuracy"],
+            f"{split}_count": result["count"],
+            f"{split}_class_accuracy": result["class_accuracy"],
+            # A skipped step does not move the schedule.
+            "lr": float(self.setup.schedule(max(step - 1 - progress.skipped, 0))),
+            "skipped_steps": len(progress.losses) - len(losses),
+            **({"radius": radii} if radii else {}),
+            "train_seconds": middle - start,
+            "eval_seconds": time.perf_counter() - middle,
+        }
+
+    def _save(self, state: TrainState) -> None:
+        meta = {
+            "config": self.config.decisive(),
+            "classes": self.setup.plan.dataset.num_classes,
+            "progress": dataclasses.asdict(self.progress),
+            "versions": versions(),
+        }
+        try:
+            self.store.save(state, meta)
+        except ArithmeticError as error:
+            raise NonFiniteLossError(f"{error}; try a smaller learning rate") from None
+
+    def _terminate(self, step: int) -> NoReturn:
+        self.store.wait()
+        raise Terminated(f"stopped at step {step}; {self.store.last()}")
+
+    def _fail(self, reason: str) -> NoReturn:
+        raise NonFiniteLossError(f"{reason}; {self.store.last()}; try a smaller learning rate")

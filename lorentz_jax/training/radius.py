@@ -1,0 +1,38 @@
+"""How far from the origin a network works: the mean hyperbolic radius of every layer's output."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from flax import nnx
+
+from lorentz_jax import geometry
+from lorentz_jax.nn import Kappa
+from lorentz_jax.training.state import flatten, merge
+from lorentz_jax.training.step import Prepare, Step
+
+
+def make_radius_step(
+    graphdef: Any, prepare: Prepare, dtype: Any = None, out_sharding: Any = None
+) -> Step:
+    """Build `step(params, stats, images, indices) -> {"stages/0/0/first": mean radius}`.
+
+    Of the images `indices`, in evaluation mode: the mean over images and pixels of the distance of
+    the stem's, every block's and its parts' output to the origin.
+    """
+    options = {} if dtype is None else {"dtype": dtype}
+
+    def radii(params, stats, images, indices, kappa):
+        model = merge(graphdef, params, stats)
+        if kappa is None:
+            kappa = model.kappa() if isinstance(model.kappa, Kappa) else model.kappa
+        run = nnx.capture(model, nnx.Intermediate, method_outputs=nnx.Intermediate)
+        _, outputs = run(prepare(None, images[indices]), train=False, kappa=kappa, **options)
+        found = {}
+        for path, values in flatten(outputs).items():
+            *layer, method = path.split("/")
+            if method == "__call__" and layer and layer[-1] not in ("conv", "norm", "head"):
+                points = values[-1].astype(jnp.float32)
+                found["/".join(layer)] = jnp.mean(geometry.norm(points, kappa))
+        return found
+
+    return Step(radii, **({} if out_sharding is None else {"out_shardings": out_sharding}))

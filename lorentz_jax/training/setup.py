@@ -1,0 +1,165 @@
+"""From a configuration and a dataset to compiled steps and arrays on the devices."""
+
+import functools
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import Array
+
+from lorentz_jax import data
+from lorentz_jax.models import build_model
+from lorentz_jax.training import devices, metrics
+from lorentz_jax.training.config import TrainConfig
+from lorentz_jax.training.optimiser import describe_decay, make_optimiser, make_schedule
+from lorentz_jax.training.radius import make_radius_step
+from lorentz_jax.training.state import Arrays, TrainState, build, init_state
+from lorentz_jax.training.step import Compiled, compile_all, make_eval_step, make_train_step
+
+
+class Plan(NamedTuple):
+    """What a run is made of, before anything is compiled."""
+
+    dataset: data.Dataset
+    validation: tuple[np.ndarray, np.ndarray]
+    graphdef: Any
+    state: TrainState
+    optimiser: Any
+    placement: devices.Placement
+    batch_size: int
+    steps_per_epoch: int
+    parameters: int
+    build_seconds: float
+
+
+class Setup(NamedTuple):
+    """A plan, compiled and on the devices. The evaluated images are one array, so one program."""
+
+    plan: Plan
+    train_step: Compiled
+    eval_step: Compiled
+    radius_step: Compiled | None
+    train_set: tuple[Array, Array]
+    eval_set: tuple[Array, Array]
+    schedule: Callable[[int], Any]
+    compile_seconds: float
+
+    def train(self, state: TrainState, indices: np.ndarray) -> tuple[TrainState, Any]:
+        """One step on the training images `indices`."""
+        return self.train_step(state, *self.train_set, *self.plan.placement.split(indices))
+
+    def evaluate(self, params: Arrays, stats: Arrays, split: str) -> dict[str, Any]:
+        """`metrics.evaluate` on the `validation` or the `test` images."""
+        held_out, test = len(self.plan.validation[1]), len(self.plan.dataset.test_labels)
+        start, count = {"validation": (0, held_out), "test": (held_out, test)}[split]
+
+        def step(indices: np.ndarray, mask: np.ndarray) -> metrics.Counts:
+            picked = self.plan.placement.split((indices + start).astype(np.int32), mask)
+            return self.eval_step(params, stats, *self.eval_set, *picked)
+
+        return metrics.evaluate(step, count, self.plan.batch_size)
+
+    def radii(self, params: Arrays, stats: Arrays) -> dict[str, float]:
+        """The mean radius of every layer's output, for the first evaluated images."""
+        if self.radius_step is None:
+            return {}
+        indices = np.arange(self.plan.batch_size, dtype=np.int32) % len(self.eval_set[1])
+        picked = self.plan.placement.split(indices)
+        values = self.radius_step(params, stats, self.eval_set[0], *picked)
+        return {layer: float(value) for layer, value in values.items()}
+
+
+def plan_run(config: TrainConfig, dataset: data.Dataset) -> Plan:
+    """Build the network and the first state; says on standard output what will be trained.
+
+    Raises:
+        ValueError: a network that cannot be built, or a batch that does not divide.
+    """
+    dataset, held_out = dataset.hold_out(config.validation, config.seed)
+    count = len(dataset.train_labels)
+    batch_size = min(config.batch_size, count)
+    if batch_size < config.batch_size:
+        say(f"notice: only {count} training images, so the batch size is {batch_size}")
+    placement = devices.place(batch_size)
+
+    def make_model(rngs: nnx.Rngs) -> nnx.Module:
+        return build_model(
+            config, num_classes=dataset.num_classes, in_channels=dataset.channels, rngs=rngs
+        )
+
+    start = time.perf_counter()
+    graphdef, params, stats = build(make_model, config.seed)
+    build_seconds = time.perf_counter() - start
+    parameters = sum(p.size for p in params.values())
+    optimiser = make_optimiser(config, params, count // batch_size)
+    state = placement.everywhere(init_state(params, stats, optimiser, config.seed))
+    validation = f"{config.validation} validation, " if config.validation else ""
+    say(f"{dataset.name}: {count} training, {validation}{len(dataset.test_labels)} test images")
+    shift, flip = augmentation(config)
+    say(f"augmentation: moved by up to {shift} pixels{', half of them mirrored' if flip else ''}")
+    say(f"{config.model}: {parameters:,} parameters, {describe_decay(params, config)}")
+    if placement.devices > 1:
+        say(f"{placement.devices} devices, {batch_size // placement.devices} images each")
+    return Plan(
+        dataset, held_out, graphdef, state, optimiser, placement, batch_size, count // batch_size,
+        parameters, build_seconds,
+    )  # fmt: skip
+
+
+def augmentation(config: TrainConfig) -> tuple[int, bool]:
+    """Largest shift and whether to mirror: what the config says, or what is usual."""
+    shift, flip = data.augmentation(config.dataset)
+    return (
+        shift if config.shift is None else config.shift,
+        flip if config.flip is None else config.flip,
+    )
+
+
+def compile_plan(config: TrainConfig, plan: Plan) -> Setup:
+    """Put the images on the devices and compile the steps."""
+    dataset, placement = plan.dataset, plan.placement
+    train_set = placement.everywhere((dataset.train_images, dataset.train_labels))
+    images = np.concatenate([plan.validation[0], dataset.test_images])
+    labels = np.concatenate([plan.validation[1], dataset.test_labels])
+    eval_set = placement.everywhere((images, labels))
+    shift, flip = augmentation(config)
+    prepare = functools.partial(
+        data.prepare, mean=dataset.mean, std=dataset.std, shift=shift, flip=flip
+    )
+    # The layers compute in the dtype of their input, and time and means at least in float32.
+    options: Any = {
+        "dtype": None if config.precision == "float32" else jnp.dtype(config.precision),
+        "out_sharding": placement.replicated,
+    }
+    start = time.perf_counter()
+    picked = placement.split(*next(metrics.ragged_batches(plan.batch_size, plan.batch_size)))
+    state, skip = plan.state, config.skip_nonfinite > 0
+    train_step = make_train_step(plan.graphdef, plan.optimiser, prepare, skip, **options)
+    eval_step = make_eval_step(plan.graphdef, prepare, dataset.num_classes, **options)
+    lowered = [
+        train_step.lower(state, *train_set, picked[0]),
+        eval_step.lower(state.params, state.stats, *eval_set, *picked),
+    ]
+    if config.log_radius:
+        radius_step = make_radius_step(plan.graphdef, prepare, **options)
+        lowered.append(radius_step.lower(state.params, state.stats, eval_set[0], picked[0]))
+    compiled = compile_all(*lowered)
+    return Setup(
+        plan=plan,
+        train_step=compiled[0],
+        eval_step=compiled[1],
+        radius_step=compiled[2] if config.log_radius else None,
+        train_set=train_set,
+        eval_set=eval_set,
+        schedule=make_schedule(config, plan.steps_per_epoch),
+        compile_seconds=time.perf_counter() - start,
+    )
+
+
+def say(text: str) -> None:
+    """Print, in one of the processes."""
+    if devices.is_main():
+        print(text)

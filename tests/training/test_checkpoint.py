@@ -1,0 +1,298 @@
+"""Checkpoints: exact, whole, refused when they do not fit (cases C57, C63, C64, C65)."""
+
+import dataclasses
+import json
+import os
+import shutil
+import signal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lorentz_jax import data
+from lorentz_jax.training import checkpoint, epochs, loop, packing, setup
+from lorentz_jax.training.config import TrainConfig
+from tests.training.tiny import build_tiny
+
+TIMES = ("train_seconds", "eval_seconds")
+BASE = {"epochs": 3, "batch_size": 64, "lr": 0.5, "kappa": 1.0, "limit": 300, "validation": 40}
+# 260 images in batches of 64: four steps an epoch.
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch):
+    monkeypatch.setattr(setup, "build_model", build_tiny)
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    """An uninterrupted run of twelve steps, with a checkpoint after every second one."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr(setup, "build_model", build_tiny)
+    config = TrainConfig(
+        **BASE, name="run", run_dir=tmp_path_factory.mktemp("straight"), checkpoint_every=2
+    )
+    loop.train(config)
+    patch.undo()
+    return config
+
+
+@pytest.fixture
+def copied(straight, tmp_path):
+    """A copy of the run, for tests that break it."""
+    shutil.copytree(straight.path, tmp_path / "run")
+    return dataclasses.replace(straight, run_dir=tmp_path, resume=True)
+
+
+def fresh(config):
+    plan = setup.plan_run(config, data.load("digits", limit=config.limit))
+    return plan.state, {"config": config.decisive(), "classes": 10}
+
+
+def restored(config):
+    """Arrays and meta data of the newest checkpoint."""
+    state, expected = fresh(config)
+    state, meta = checkpoint.restore(config.path / "checkpoints", state, expected)
+    return {path: np.asarray(x) for path, x in packing.flatten(state).items()}, meta
+
+
+def rows(config):
+    lines = (config.path / "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k not in TIMES} for line in lines]
+
+
+def same(run, other):
+    first, second = restored(run)[0], restored(other)[0]
+    assert first.keys() == second.keys()
+    for path, array in first.items():
+        np.testing.assert_array_equal(array, second[path], err_msg=path)
+    assert rows(run) == rows(other)
+    summaries = [json.loads((c.path / "summary.json").read_text()) for c in (run, other)]
+    for summary in summaries:
+        for name in [n for n in summary if n.endswith("seconds")] + ["config"]:
+            del summary[name]
+    assert summaries[0] == summaries[1]
+
+
+def steps(config):
+    return sorted(int(place.name) for place in (config.path / "checkpoints").iterdir())
+
+
+def interrupt(monkeypatch, at):
+    """SIGTERM arrives during step `at`."""
+    original = setup.Setup.train
+
+    def train(self, state, indices):
+        if int(state.step) + 1 == at:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(self, state, indices)
+
+    monkeypatch.setattr(setup.Setup, "train", train)
+
+
+@pytest.mark.parametrize("at", [5, 8])
+def test_sigterm_saves_and_the_resumed_run_has_the_same_bits(
+    at, straight, tmp_path, monkeypatch, capsys
+):
+    handler = signal.getsignal(signal.SIGTERM)
+    config = dataclasses.replace(straight, run_dir=tmp_path, checkpoint_every=None)
+    with monkeypatch.context() as patch:
+        interrupt(patch, at)
+        with pytest.raises(loop.Terminated, match=rf"stopped at step {at}; .*checkpoints/{at}$"):
+            loop.train(config)
+    assert signal.getsignal(signal.SIGTERM) is handler
+    # As a kill in the middle of writing leaves it.
+    with (config.path / "metrics.jsonl").open("a") as file:
+        file.write('{"epoch": 2, "ste')
+    (config.path / "checkpoints" / "9.orbax-checkpoint-tmp").mkdir()
+    loop.train(dataclasses.replace(config, resume=True))
+    assert f"resumed from step {at}" in capsys.readouterr().out
+    same(straight, config)
+
+
+def test_a_finished_run_resumes_to_the_same_results(straight, copied):
+    (copied.path / "summary.json").unlink()
+    loop.train(copied)
+    same(straight, copied)
+
+
+def test_the_last_and_the_best_stay_and_the_best_is_reported(straight, monkeypatch, tmp_path):
+    accuracies = iter([0.5, 0.75, 0.75, 0.25])
+    config = dataclasses.replace(straight, run_dir=tmp_path, epochs=4, keep=1, checkpoint_every=3)
+    original, seen = setup.Setup.evaluate, []
+
+    def evaluate(self, params, stats, split):
+        result = original(self, params, stats, split)
+        seen.append((split, np.asarray(params["kernel"])))
+        return result | {"accuracy": next(accuracies)} if split == "validation" else result
+
+    monkeypatch.setattr(setup.Setup, "evaluate", evaluate)
+    summary = loop.train(config)
+    assert steps(config) == [8, 16]
+    assert [split for split, _ in seen] == ["validation"] * 4 + ["test"]
+    # The test saw the parameters of the second epoch: the first of the best ones.
+    np.testing.assert_array_equal(seen[-1][1], seen[1][1])
+    assert (seen[-1][1] != seen[3][1]).any()
+    assert summary["selected_epoch"] == 2
+    assert summary["validation_accuracy"] == 0.75
+    assert not [name for row in rows(config) for name in row if name.startswith("test")]
+
+
+@pytest.mark.parametrize("damage", ["half", "empty", "gone", "bit", "no meta", "empty folder"])
+def test_a_torn_checkpoint_is_skipped_and_written_again(damage, straight, copied, capsys):
+    place = copied.path / "checkpoints" / "12"
+    arrays = max((place / "state").rglob("d/*"), key=lambda file: file.stat().st_size)
+    if damage == "half":
+        arrays.write_bytes(arrays.read_bytes()[: arrays.stat().st_size // 2])
+    if damage == "empty":
+        arrays.write_bytes(b"")
+    if damage == "gone":
+        arrays.unlink()
+    if damage == "bit":
+        content = bytearray(arrays.read_bytes())
+        content[len(content) // 2] ^= 1
+        arrays.write_bytes(content)
+    if damage == "no meta":
+        (place / "meta" / "metadata").unlink()
+    if damage == "empty folder":
+        shutil.rmtree(place)
+        place.mkdir()
+    _, meta = restored(copied)
+    assert meta["step"] == 10
+    assert f"warning: skipped the unreadable checkpoint {place}: " in capsys.readouterr().out
+    assert 12 not in steps(copied)
+
+
+def test_the_run_goes_on_after_a_torn_checkpoint(straight, copied):
+    for file in (copied.path / "checkpoints" / "12").rglob("*"):
+        if file.is_file():
+            file.write_bytes(b"")
+    loop.train(copied)
+    same(straight, copied)
+
+
+def test_only_torn_checkpoints_are_an_error_and_stay(copied):
+    for place in (copied.path / "checkpoints").iterdir():
+        (place / "meta" / "metadata").write_text("")
+    before = steps(copied)
+    with pytest.raises(checkpoint.CheckpointError, match=r"none of the \d checkpoints in .* read"):
+        loop.train(copied)
+    assert steps(copied) == before
+
+
+def test_a_checkpoint_of_another_run_is_refused_before_anything(copied, monkeypatch):
+    before = rows(copied)
+    other = dataclasses.replace(copied, kappa=0.5, epochs=9, keep=7, skip_nonfinite=2)
+    monkeypatch.setattr(loop, "compile_plan", None)
+    with pytest.raises(ValueError, match="belongs to another run") as error:
+        loop.train(other)
+    assert "epochs is 3 there, 9 here" in str(error.value)
+    assert "kappa is 1.0 there, 0.5 here" in str(error.value)
+    assert "keep" not in str(error.value).split("another run")[1]
+    assert rows(copied) == before
+
+
+def test_other_shapes_and_classes_are_listed_with_their_paths(copied):
+    state, expected = fresh(copied)
+    params = {**state.params, "kernel": jnp.zeros((8, 100)), "extra/bias": jnp.zeros(3)}
+    del params["blocks/0/gain"]
+    root = copied.path / "checkpoints"
+    with pytest.raises(ValueError, match="another run") as error:
+        checkpoint.restore(root, state._replace(params=params), {**expected, "classes": 100})
+    for text in (
+        "classes is 10 there, 100 here",
+        'params/kernel is [[8, 10], "float32"] there, [[8, 100], "float32"] here',
+        'params/extra/bias is nothing there, [[3], "float32"] here',
+        'params/blocks/0/gain is [[8], "float32"] there, nothing here',
+    ):
+        assert text in str(error.value)
+    assert checkpoint.restore(root, state, expected)[1]["step"] == 12
+
+
+def test_a_field_that_came_later_had_its_default(copied):
+    meta = copied.path / "checkpoints" / "12" / "meta" / "metadata"
+    content = json.loads(meta.read_text())
+    del content["config"]["precision"]
+    meta.write_text(json.dumps(content))
+    assert restored(copied)[1]["step"] == 12
+    content["version"] = 99
+    meta.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="format version 99, this program reads 1"):
+        restored(copied)
+
+
+def test_resume_without_a_checkpoint(straight, tmp_path, capsys):
+    config = dataclasses.replace(straight, run_dir=tmp_path, resume=True, epochs=1)
+    config.path.mkdir()
+    (config.path / "metrics.jsonl").write_text("{}")
+    with pytest.raises(FileExistsError, match=r"holds metrics\.jsonl, but no checkpoint"):
+        loop.train(config)
+    (config.path / "metrics.jsonl").unlink()
+    loop.train(config)  # killed before its first checkpoint, it begins again
+    assert "notice: no checkpoint" in capsys.readouterr().out
+    assert steps(config) == [2, 4]
+
+
+def test_a_compiled_network_is_no_checkpoint(straight, tmp_path):
+    from lorentz_jax import inference, nn
+
+    layer = nn.LorentzLinear(3, 2, kappa=1.0, rngs=nn.nnx.Rngs(0))
+    inference.save(inference.compile_cached_v(layer), tmp_path / "run")
+    config = dataclasses.replace(straight, run_dir=tmp_path, resume=True)
+    with pytest.raises(ValueError, match=r"compiled model.*Expected a training checkpoint"):
+        loop.train(config)
+    state, expected = fresh(straight)
+    with pytest.raises(ValueError, match=r"compiled model.*Expected a training checkpoint"):
+        checkpoint.restore(tmp_path / "run", state, expected)
+
+
+def test_a_state_that_is_not_finite_is_never_saved(straight, tmp_path):
+    state, _ = fresh(straight)
+    store = checkpoint.Store(tmp_path, keep=1)
+    store.save(state, {})
+    with jax.debug_nans(False):
+        for part in ("params", "stats"):
+            bad = {path: x * jnp.inf for path, x in getattr(state, part).items()}
+            bad_state = state._replace(**{part: bad}, step=state.step + 1)
+            with pytest.raises(ArithmeticError, match=rf"step 1 is not finite; .*{tmp_path}/0$"):
+                store.save(bad_state, {})
+    store.close()
+    assert [place.name for place in tmp_path.iterdir()] == ["0"]
+
+
+def test_what_is_saved_is_the_state_at_that_step(straight, tmp_path):
+    # The next steps donate the arrays while the checkpoint is still being written.
+    state, expected = fresh(straight)
+    step = jax.jit(lambda s: s._replace(params=jax.tree.map(lambda x: x + 1, s.params)),
+                   donate_argnums=0)  # fmt: skip
+    before = np.asarray(state.params["kernel"]).copy()
+    store = checkpoint.Store(tmp_path, keep=1)
+    store.save(state, {**expected, "progress": {}})
+    for _ in range(20):
+        state = step(state)
+    store.wait()
+    like, _ = fresh(straight)
+    np.testing.assert_array_equal(store.restore(0, like).params["kernel"], before)
+    store.close()
+
+
+def test_a_failed_write_is_one_readable_error(straight, tmp_path, monkeypatch):
+    state, _ = fresh(straight)
+    store = checkpoint.Store(tmp_path, keep=1)
+    monkeypatch.setattr(store._manager, "save", lambda *a, **k: (_ for _ in ()).throw(
+        ValueError("RESOURCE_EXHAUSTED: No space left on device")))  # fmt: skip
+    with pytest.raises(
+        checkpoint.CheckpointError, match=r"cannot write .*No space left.*disk full\? there is no"
+    ):
+        store.save(state, {})
+    assert store.last() == "there is no checkpoint"
+    store.close()
+
+
+def test_progress_goes_through_json():
+    progress = epochs.Progress(losses=[0.1, None], correct=3, skipped=1)
+    progress.finish_epoch({"epoch": 1, "step": 2, "validation_accuracy": 0.5})
+    text = json.dumps(dataclasses.asdict(progress))
+    assert epochs.Progress(**json.loads(text)) == progress

@@ -1,0 +1,122 @@
+"""Many devices and several processes give the run of one device."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from lorentz_jax import data
+from lorentz_jax.training import checkpoint, devices, packing, setup
+from lorentz_jax.training.config import TrainConfig
+
+ROOT = Path(__file__).parents[2]
+# Twenty steps of a real network, batch norm included.
+SMALL = {"limit": 80, "batch_size": 16, "epochs": 4, "stages": (1,), "width": 2}
+FLAGS = ["--limit=80", "--batch-size=16", "--epochs=4", "--stages=1", "--width=2"]
+
+
+def start(folder, name, *arguments, device_count=1, **environment):
+    """`train.py` as a process with so many simulated devices."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    flags += f" --xla_force_host_platform_device_count={device_count}"
+    command = [
+        sys.executable, str(ROOT / "train.py"), *FLAGS, f"--run-dir={folder}", f"--name={name}",
+    ]  # fmt: skip
+    return subprocess.Popen(
+        [*command, *arguments],
+        env=os.environ | {"XLA_FLAGS": flags} | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(*processes):
+    outputs = [process.communicate(timeout=300) for process in processes]
+    for process, (_, err) in zip(processes, outputs, strict=True):
+        assert process.returncode == 0, err
+    return [out for out, _ in outputs]
+
+
+def result(path):
+    """Every array of the last checkpoint, and the losses."""
+    config = TrainConfig(**SMALL)
+    plan = setup.plan_run(config, data.load("digits", limit=80))
+    expected = {"config": config.decisive(), "classes": 10}
+    state, meta = checkpoint.restore(path / "checkpoints", plan.state, expected)
+    assert meta["step"] == 20
+    lines = (path / "metrics.jsonl").read_text().splitlines()
+    losses = [json.loads(line)[f"{split}_loss"] for line in lines for split in ("train", "test")]
+    arrays = {path: np.asarray(x) for path, x in packing.flatten(state).items()}
+    return {**arrays, "losses": np.asarray(losses)}
+
+
+def close(first, second):
+    assert first.keys() == second.keys()
+    for path, array in first.items():
+        np.testing.assert_allclose(second[path], array, rtol=1e-5, atol=1e-5, err_msg=path)
+
+
+@pytest.mark.slow
+def test_eight_devices_give_the_run_of_one(tmp_path):
+    finish(start(tmp_path, "one"))
+    out = finish(start(tmp_path, "eight", device_count=8))[0]
+    assert "8 devices, 2 images each" in out
+    close(result(tmp_path / "one"), result(tmp_path / "eight"))
+    refused = start(tmp_path, "twenty", "--batch-size=20", device_count=8)
+    _, err = refused.communicate(timeout=120)
+    assert refused.returncode == 2
+    assert "a batch of 20 images does not divide by 8 devices" in err
+    assert not (tmp_path / "twenty").exists()
+
+
+@pytest.mark.slow
+def test_two_processes_give_the_run_of_one(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    both = [
+        start(
+            tmp_path, "two", "--multihost", device_count=2, JAX_NUM_PROCESSES="2",
+            JAX_COORDINATOR_ADDRESS=f"127.0.0.1:{port}", JAX_PROCESS_ID=str(index),
+        )
+        for index in range(2)
+    ]  # fmt: skip
+    first, second = finish(*both)
+    assert "4 devices, 4 images each" in first
+    assert "test_accuracy" in first
+    assert "test_accuracy" not in second
+    finish(start(tmp_path, "one"))
+    close(result(tmp_path / "one"), result(tmp_path / "two"))
+
+
+def test_one_device_needs_no_mesh():
+    placement = devices.place(7)
+    assert placement == devices.Placement(None, None)
+    assert placement.devices == 1
+
+
+def test_a_batch_that_does_not_divide_is_refused_with_both_numbers(monkeypatch):
+    monkeypatch.setattr(jax, "devices", lambda: ["a device"] * 8)
+    with pytest.raises(
+        ValueError, match=r"batch of 20 images .* 8 devices; the next that does is 24"
+    ):
+        devices.place(20)
+
+
+def test_multihost_without_a_coordinator_says_what_to_set(monkeypatch):
+    for name in ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"):
+        monkeypatch.delenv(name, raising=False)
+
+    def initialize(**options):
+        raise ValueError("coordinator_address should be defined.")
+
+    monkeypatch.setattr(jax.distributed, "initialize", initialize)
+    with pytest.raises(ValueError, match=r"multihost: .*set JAX_COORDINATOR_ADDRESS"):
+        devices.start(TrainConfig(multihost=True))

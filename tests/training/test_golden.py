@@ -1,0 +1,70 @@
+"""A checkpoint of format version 1 stays readable for ever.
+
+`golden/5` is what `write` saved, and `golden/expected.json` what the network answered. Never write
+them again: for a new format version add a new pair.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from lorentz_jax import data
+from lorentz_jax.training import checkpoint, loop, packing, setup
+from lorentz_jax.training.config import TrainConfig
+from lorentz_jax.training.epochs import Progress
+from lorentz_jax.training.state import merge
+
+GOLDEN = Path(__file__).parent / "golden"
+CONFIG = TrainConfig(
+    dataset="digits", limit=40, validation=0, shift=1, model="lorentz", stages=(1,), width=2,
+    kappa=0.5, init="fast", epochs=1, batch_size=4, lr=0.1, momentum=0.9, nesterov=True,
+    weight_decay=5e-4, schedule="cosine", precision="float32", seed=3, checkpoint_every=5,
+)  # fmt: skip
+
+
+def restored():
+    plan = setup.plan_run(CONFIG, data.load("digits", limit=40))
+    expected = {"config": CONFIG.decisive(), "classes": 10}
+    state, meta = checkpoint.restore(GOLDEN, plan.state, expected)
+    return plan, state, meta
+
+
+def logits(plan, state):
+    model = merge(plan.graphdef, state.params, state.stats)
+    images = np.arange(2 * 64, dtype=np.float32).reshape(2, 8, 8, 1) % 7 - 3
+    return np.asarray(jax.jit(lambda x: model(x, train=False))(images))
+
+
+def test_the_golden_checkpoint_is_restored():
+    plan, state, meta = restored()
+    expected = json.loads((GOLDEN / "expected.json").read_text())
+    assert meta["step"] == int(state.step) == 5
+    progress = Progress(**meta["progress"])
+    assert (progress.epoch, len(progress.losses), progress.history) == (1, 5, [])
+    np.testing.assert_allclose(logits(plan, state), expected["logits"], rtol=1e-4, atol=1e-5)
+    assert jax.random.key_data(state.key).tolist() == expected["key"]
+    momenta = [x for p, x in packing.flatten(state).items() if "/trace/" in p]
+    total = sum(float(np.abs(np.asarray(x, np.float64)).sum()) for x in momenta)
+    assert total == pytest.approx(expected["momentum"], rel=1e-6)
+
+
+def write():
+    """Write the golden files."""
+    import dataclasses
+    import tempfile
+
+    folder = Path(tempfile.mkdtemp())
+    loop.train(dataclasses.replace(CONFIG, run_dir=folder, name="run"))
+    shutil.copytree(folder / "run" / "checkpoints" / "5", GOLDEN / "5")
+    plan, state, _ = restored()
+    momenta = [x for p, x in packing.flatten(state).items() if "/trace/" in p]
+    content = {
+        "logits": logits(plan, state).tolist(),
+        "key": jax.random.key_data(state.key).tolist(),
+        "momentum": sum(float(np.abs(np.asarray(x, np.float64)).sum()) for x in momenta),
+    }
+    (GOLDEN / "expected.json").write_text(json.dumps(content, indent=1) + "\n")

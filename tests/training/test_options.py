@@ -1,0 +1,121 @@
+"""What a run can do besides: half precision, export, events, a trace."""
+
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lorentz_jax import data, inference
+from lorentz_jax.models import LorentzResNet
+from lorentz_jax.training import loop, setup
+from lorentz_jax.training.config import TrainConfig
+from lorentz_jax.training.plots import save_confusion
+from lorentz_jax.training.radius import make_radius_step
+from lorentz_jax.training.state import build, merge
+from lorentz_jax.training.step import make_train_step
+from tests.training.tiny import TinyNet
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A real network, as small as it can be, with everything switched on."""
+    config = TrainConfig(
+        epochs=2, batch_size=16, limit=64, stages=(1,), width=2, name="run",
+        run_dir=tmp_path_factory.mktemp("options"), precision="bfloat16", validation=16,
+        export=True, tensorboard=True, profile=True, log_radius=True,
+    )  # fmt: skip
+    return config, loop.train(config)
+
+
+def test_bfloat16_computes_convolutions_in_half_and_the_rest_in_float32(run):
+    config, summary = run
+    assert np.isfinite(summary["train_loss"])
+    assert np.isfinite(summary["test_loss"])
+    plan = setup.plan_run(config, data.load("digits", limit=64))
+
+    def prepare(key, images):
+        return images.astype(jnp.float32)
+
+    step = make_train_step(plan.graphdef, plan.optimiser, prepare, dtype=jnp.bfloat16)
+    arguments = (plan.state, jnp.ones((4, 8, 8, 1)), jnp.zeros(4, jnp.int32), jnp.arange(4))
+    jaxpr, (state, result) = jax.make_jaxpr(step, return_shape=True)(*arguments)
+    inputs = [
+        {variable.aval.dtype for variable in equation.invars}
+        for equation in every_equation(jaxpr.jaxpr)
+        if equation.primitive.name == "conv_general_dilated"
+    ]
+    assert len(inputs) >= 9  # three convolutions, forward and twice backward
+    assert all(dtypes == {jnp.dtype(jnp.bfloat16)} for dtypes in inputs)
+    assert result.loss.dtype == jnp.float32
+    floats = [x for x in jax.tree.leaves(state[:3]) if jnp.issubdtype(x.dtype, jnp.floating)]
+    assert all(x.dtype == jnp.float32 for x in floats)
+
+
+def every_equation(jaxpr):
+    for equation in jaxpr.eqns:
+        yield equation
+        for value in jax.tree.leaves(list(equation.params.values()), is_leaf=_is_jaxpr):
+            if _is_jaxpr(value):
+                yield from every_equation(getattr(value, "jaxpr", value))
+
+
+def _is_jaxpr(value):
+    return hasattr(value, "eqns") or hasattr(value, "jaxpr")
+
+
+def test_export_leaves_the_reported_network(run):
+    config, summary = run
+    compiled = inference.load(config.path / "compiled.npz")
+    assert compiled.info["dataset"] == "digits"
+    assert compiled.info["test_accuracy"] == summary["test_accuracy"]
+    assert compiled.info["config"]["validation"] == 16
+    result = inference.evaluate(compiled, data.load("digits"))
+    # In float32 the network is another one by a rounding of every convolution.
+    assert result["loss"] == pytest.approx(summary["test_loss"], rel=0.02)
+
+
+def test_the_files(run):
+    config, summary = run
+    assert set(summary) >= {"validation_accuracy", "selected_epoch"}
+    row = json.loads((config.path / "metrics.jsonl").read_text().splitlines()[-1])
+    assert row["validation_count"] == 16
+    layers = [f"stages/0/0{part}" for part in ("", "/first", "/second")]
+    assert sorted(row["radius"]) == [*layers, "stem"]
+    assert all(0 < radius < 10 for radius in row["radius"].values())
+    assert list((config.path / "tensorboard").glob("events.out.tfevents.*"))
+    assert list((config.path / "profile").rglob("*.xplane.pb"))
+
+
+def test_the_radius_is_that_of_the_outputs():
+    graphdef, params, stats = build(
+        lambda rngs: LorentzResNet((1,), 2, 3, 1, kappa=0.5, rngs=rngs), 0
+    )
+    images = jax.random.normal(jax.random.key(1), (3, 6, 6, 1))
+    step = make_radius_step(graphdef, lambda key, x: x)
+    radii = step(params, stats, images, np.arange(2))
+    model = merge(graphdef, params, stats)
+    stem = model.relu(model.stem(images[:2], 0.5, True), 0.5)
+    block = np.asarray(model.stages[0][0](stem, 0.5, True), np.float64)
+    lengths = np.sqrt(0.5) * np.linalg.norm(block, axis=-1)
+    expected = np.mean(np.arcsinh(lengths) / np.sqrt(0.5))
+    np.testing.assert_allclose(radii["stages/0/0"], expected, rtol=1e-5)
+
+
+def test_the_confusion_of_many_classes_has_no_numbers_in_it(tmp_path):
+    save_confusion(tmp_path / "100.png", np.eye(100, dtype=int).tolist(), "100 classes")
+    assert (tmp_path / "100.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_network_without_a_compiled_form_is_refused_at_export(run, monkeypatch):
+    config, _ = run
+    monkeypatch.setattr(setup, "build_model", lambda *a, rngs, **k: TinyNet(10, rngs=rngs))
+    tiny = dataclasses.replace(
+        config, precision="float32", name="tiny", profile=False, log_radius=False
+    )
+    with pytest.raises(TypeError, match="TinyNet"):
+        loop.train(tiny)
+    assert not (tiny.path / "compiled.npz").exists()
+    assert (tiny.path / "summary.json").exists()
