@@ -1,6 +1,6 @@
-"""Benchmarks: `python bench.py {layers,conv,resnet,scaling,convergence,compare} --help`.
+"""Benchmarks: `python bench.py {layers,conv,resnet,inference,scaling,convergence,compare} --help`.
 
-The first four run all their arms interleaved in one process and print times as ratios to the
+The first five run all their arms interleaved in one process and print times as ratios to the
 Euclidean arm of the same run; `convergence` counts the steps of the paper's Figure 2. `--json FILE`
 and `--plot FILE` keep the results. `python bench.py compare A B` prints two JSON files side by
 side, if they come from the same device.
@@ -31,6 +31,7 @@ Command = (
     Annotated[commands.Layers, subcommand("layers")]
     | Annotated[commands.Conv, subcommand("conv")]
     | Annotated[commands.Resnet, subcommand("resnet")]
+    | Annotated[commands.Inference, subcommand("inference")]
     | Annotated[commands.Scaling, subcommand("scaling")]
     | Annotated[commands.Convergence, subcommand("convergence")]
     | Annotated[Compare, subcommand("compare")]

@@ -102,6 +102,28 @@ class Resnet(Timing):
 
 
 @dataclass(frozen=True)
+class Inference(Timing):
+    """Compiled inference of whole networks: cached V, every norm folded, at several batch sizes."""
+
+    width: int = 64
+    batches: tuple[int, ...] = (1, 32, 256)
+    stages: tuple[int, ...] = (2, 2, 2, 2)
+    kappa: float = 0.1
+    models: tuple[str, ...] = ("lorentz",)
+    """Networks beside the Euclidean one: keys of `models.MODELS`."""
+
+    def tables(self) -> Tables:
+        """Measure; yields a title and its rows at a time."""
+        from lorentz_jax.studies import networks
+
+        names = tuple(dict.fromkeys((networks.BASE, *self.models)))
+        for batch in self.batches:
+            sizes = {"width": self.width, "batch": batch, "stages": self.stages}
+            rows = networks.inference(names, kappa=self.kappa, seconds=self.seconds or 30, **sizes)
+            yield f"batch={batch}", rows
+
+
+@dataclass(frozen=True)
 class Scaling(Timing):
     """How the cost of a Lorentz training step grows with batch, width, image size and depth."""
 
