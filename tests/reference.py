@@ -1,33 +1,8 @@
 """The golden data's conventions: reference names, ambient vectors, images with channels first."""
 
-import re
-
 import numpy as np
 
-# Our modules and leaves, as the reference names them.
-MODULES = {
-    "stem/conv": "input_proj.proj.0.fc",
-    "stem/norm": "input_proj.proj.1",
-    "first/conv": "layer1.fc",
-    "first/norm": "bn1",
-    "second/conv": "layer2.fc",
-    "second/norm": "bn2",
-    "shortcut/conv": "proj.0.fc",
-    "shortcut/norm": "proj.1",
-    "head": "classifier",
-}
-LEAVES = {"kernel": "v", "gain": "g", "bias": "a", "beta": "beta", "mean": "running_mean"}
-
-
-def reference_name(path: str) -> str:
-    """`"stages/1/0/first/conv/kernel"` is the reference's `"stage2.0.layer1.fc.v"`."""
-    stage, module, leaf = re.fullmatch(r"(?:stages/(\d+/\d+)/)?(.+)/(\w+)", path).groups()
-    leaf = "U" if (module, leaf) == ("head", "kernel") else LEAVES[leaf]
-    name = f"{MODULES[module]}.{leaf}"
-    if stage is None:
-        return name
-    number, block = stage.split("/")
-    return f"stage{int(number) + 1}.{block}.{name}"
+from lorentz_jax.models.reference import reference_name
 
 
 def space(point):

@@ -7,6 +7,7 @@ from flax import nnx
 from lorentz_jax.models.euclidean import EuclideanResNet
 from lorentz_jax.models.hcnn import HCNNResNet, TheirsResNet
 from lorentz_jax.models.poincare import PoincareResNet
+from lorentz_jax.models.reference import load_reference
 from lorentz_jax.models.resnet import LorentzResNet, ResNet
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "ResNet",
     "TheirsResNet",
     "build_model",
+    "load_reference",
 ]
 
 MODELS: dict[str, type[ResNet]] = {
