@@ -65,7 +65,7 @@ def load_reference(model: LorentzResNet, source: Mapping[str, Any] | str | Path)
         raise TypeError("expected a LorentzResNet with a fixed kappa")
     found = _read(Path(source)) if isinstance(source, str | Path) else source
     arrays = {k: np.asarray(v) for k, v in found.items() if not DERIVED.fullmatch(k)}
-    variables = {
+    variables: dict[str, Any] = {
         "/".join(map(str, path)): variable
         for path, variable in nnx.to_flat_state(nnx.state(model, (nnx.Param, nnx.BatchStat)))
     }
@@ -77,7 +77,8 @@ def load_reference(model: LorentzResNet, source: Mapping[str, Any] | str | Path)
             f"this is not the state of such a network: missing {missing[:4] or 'nothing'}, "
             f"left over {surplus[:4] or 'nothing'} (at most four named)"
         )
-    kappa, scaled = float(model.kappa), bool(model.stem.norm.scaled)
+    network: Any = model
+    kappa, scaled = float(network.kappa), bool(network.stem.norm.scaled)
     values = {}
     for path, variable in variables.items():
         value = _ours(names[path], arrays[names[path]], variable.shape, kappa)
@@ -100,7 +101,7 @@ def _read(path: Path) -> Mapping[str, Any]:
             return dict(file)
     if path.suffix == ".safetensors":
         try:
-            from safetensors.numpy import load_file
+            from safetensors.numpy import load_file  # pyright: ignore[reportMissingImports]
         except ImportError:
             raise ValueError(f"{path.name} needs the package safetensors") from None
         return load_file(path)
