@@ -103,7 +103,8 @@ def _ready(config: TrainConfig) -> data.Dataset:
     report.check_extras(config)
     if config.resume:
         checkpoint.refuse_file(config.path)
-    run_files.check_free(config.path, config.overwrite, config.resume)
+    if not config.dry_run:  # which writes nothing
+        run_files.check_free(config.path, config.overwrite, config.resume)
     devices.start(config)
     return data.load(
         config.dataset, data_dir=config.data_dir, limit=config.limit, verify=config.verify
@@ -120,8 +121,10 @@ def _resume(config: TrainConfig, plan: Plan) -> tuple[TrainState, Progress]:
         say(f"notice: no checkpoint in {config.path}, so the run starts from the beginning")
         return plan.state, Progress()
     state, meta = found
-    say(f"resumed from step {meta['step']}")
-    return state, Progress(**meta["progress"])
+    progress = Progress(**meta["progress"])
+    done = ", the end: nothing is left to train" if progress.epoch > config.epochs else ""
+    say(f"resumed from step {meta['step']}{done}")
+    return state, progress
 
 
 def _select(state: TrainState, progress: Progress, store: Store) -> tuple[TrainState, int]:
