@@ -88,5 +88,6 @@ def plot(results: dict[str, Any], path: Path) -> None:
     axes.set_xticks(range(len(tables)), list(tables))
     axes.set_ylabel("time / time of the Euclidean twin")
     axes.set_title(results["environment"]["device"], fontsize="small")
-    axes.legend(fontsize="small")
+    axes.set_xlim(-0.5, len(tables) - 0.5)
+    axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
     figure.savefig(path, dpi=150)
