@@ -85,7 +85,7 @@ def plot(results: dict[str, Any], path: Path) -> None:
                         color=COLOURS[1 + index % 6], label=name if place == 0 else None,
                     )  # fmt: skip
     axes.axhline(1, color=COLOURS[0], linewidth=1)
-    axes.set_xticks(range(len(tables)), list(tables))
+    axes.set_xticks(range(len(tables)), [title.replace(", ", "\n") for title in tables])
     axes.set_ylabel("time / time of the Euclidean twin")
     axes.set_title(results["environment"]["device"], fontsize="small")
     axes.set_xlim(-0.5, len(tables) - 0.5)
