@@ -176,34 +176,22 @@ def _archives(url: str, checksums: dict[str, str]) -> tuple[Archive, ...]:
     return tuple(Archive(name, url + name, sha256) for name, sha256 in checksums.items())
 
 
+def _cifar(classes: int, sha256: str, read: Callable[[Path], Splits]) -> Source:
+    return Source(
+        version="3.0.2",
+        folders=(".", f"cifar{classes}"),
+        target=".",
+        archives=_archives(_CIFAR_URL, {f"cifar-{classes}-binary.tar.gz": sha256}),
+        read=read,
+    )
+
+
 SOURCES = {
-    "cifar10": Source(
-        version="3.0.2",
-        folders=(".", "cifar10"),
-        target=".",
-        archives=_archives(
-            _CIFAR_URL,
-            {
-                "cifar-10-binary.tar.gz": (
-                    "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
-                )
-            },
-        ),
-        read=read_cifar10,
+    "cifar10": _cifar(
+        10, "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd", read_cifar10
     ),
-    "cifar100": Source(
-        version="3.0.2",
-        folders=(".", "cifar100"),
-        target=".",
-        archives=_archives(
-            _CIFAR_URL,
-            {
-                "cifar-100-binary.tar.gz": (
-                    "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec"
-                )
-            },
-        ),
-        read=read_cifar100,
+    "cifar100": _cifar(
+        100, "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec", read_cifar100
     ),
     "fashion_mnist": Source(
         version="3.0.1",

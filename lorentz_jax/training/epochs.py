@@ -151,7 +151,7 @@ class Loop:
             if is_main():
                 self.bar.write(f"warning: skipped step {step}: {what} is {value}")
         images = self.setup.plan.batch_size
-        seen = images * max(1, sum(known is not None for known in progress.losses))
+        seen = images * max(1, len(progress.losses) - progress.losses.count(None))
         accuracy = progress.correct / seen
         self.bar.set_postfix(loss=f"{loss:.3f}", accuracy=f"{accuracy:.3f}", refresh=False)
         self.bar.update(images)

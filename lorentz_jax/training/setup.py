@@ -120,7 +120,7 @@ def augmentation(config: TrainConfig) -> tuple[int, bool]:
 
 def compile_plan(config: TrainConfig, plan: Plan) -> Setup:
     """Put the images on the devices and compile the steps."""
-    say("compiling: half a minute or more on a CPU")
+    say("compiling the steps")
     dataset, placement = plan.dataset, plan.placement
     train_set = placement.everywhere((dataset.train_images, dataset.train_labels))
     images = np.concatenate([plan.validation[0], dataset.test_images])
