@@ -17,16 +17,18 @@ from jax import Array, lax
 from lorentz_jax import functional
 from lorentz_jax.arguments import as_array, as_kappa, compute_dtype
 from lorentz_jax.hyperplane import Normals, check_input
+from lorentz_jax.numerics import divide
 
 
 def conv_center(
     x: Any, normals: Normals, beta: Any, kappa: Any,
-    strides: int | Sequence[int] = 1, padding: functional.Padding = None,
+    strides: int | Sequence[int] = 1, padding: functional.Padding = None, scale: Any = None,
 ) -> tuple[Array, Array]:  # fmt: skip
     """`center(y, mean, beta)` of `y = conv(x)`, `mean = batch_mean(y)`; returns it and the mean.
 
     x is `(N, H, W, C_in)` and not empty, `beta` the space part `(C_out,)` of a point, kappa a
-    scalar; `strides` and `padding` as in `functional.conv`. Gradients flow through the mean and
+    scalar; `strides` and `padding` as in `functional.conv`. `scale` `(C_out,)` multiplies the space
+    part of the normals (see `hyperplane.factored_normals`). Gradients flow through the mean and
     reach kappa; the returned mean itself is for running statistics and carries none.
     """
     x = check_input(x, normals, axes=3)
@@ -38,8 +40,13 @@ def conv_center(
     dtype = compute_dtype(x.dtype)
     window = normals.space.shape[:2]
     strides, pads = functional.window_arguments(strides, padding, window)
-    space, time, beta = (a.astype(dtype) for a in (normals.space, normals.time, beta))
-    results: Any = _conv_center(x, space, time, beta, as_kappa(kappa, dtype), strides, pads)
+    scale = jnp.ones_like(normals.time) if scale is None else as_array("scale", scale)
+    if scale.shape != normals.time.shape:
+        raise ValueError(f"scale must have shape {normals.time.shape}, got {scale.shape}")
+    planes = (a.astype(dtype) for a in (normals.space, scale, normals.time))
+    results: Any = _conv_center(
+        x, *planes, beta.astype(dtype), as_kappa(kappa, dtype), strides, pads
+    )
     return results[0], lax.stop_gradient(results[1])
 
 
@@ -50,15 +57,15 @@ def _product(x, space, strides, pads, dtype=None):
     )  # fmt: skip
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6))
-def _conv_center(x, space, time, beta, kappa, strides, pads):
-    return _forward(x, space, time, beta, kappa, strides, pads)[0]
+@functools.partial(jax.custom_vjp, nondiff_argnums=(6, 7))
+def _conv_center(x, space, scale, time, beta, kappa, strides, pads):
+    return _forward(x, space, scale, time, beta, kappa, strides, pads)[0]
 
 
-def _forward(x, space, time, beta, kappa, strides, pads):
+def _forward(x, space, scale, time, beta, kappa, strides, pads):
     s, dtype = jnp.sqrt(kappa), kappa.dtype
     t = functional.patch_time(x, kappa, space.shape[:2], strides, pads)
-    stored = functional.conv_product(x, space, time, t, strides, pads).astype(x.dtype)
+    stored = (scale * _product(x, space, strides, pads, dtype) - t * time).astype(x.dtype)
     shape, t = stored.shape, t.reshape(-1, 1)
     y = stored.astype(dtype).reshape(-1, shape[-1])
     tau = jnp.sqrt(1 / kappa + jnp.sum(y * y, axis=1, keepdims=True))
@@ -72,12 +79,13 @@ def _forward(x, space, time, beta, kappa, strides, pads):
     a = d * (kappa / (1 + s * mu_t)) - s * tau
     b = (e + m * a) * (kappa / (1 + s * beta_t)) + kappa * (mu_t * tau - d)
     out = (y + a * mu + b * beta).astype(x.dtype).reshape(shape)
-    kept = (x, space, time, beta, kappa, t, stored, tau, d, e, f, a, b, mu, mean_t / mu_t, out)
+    rows = (t, stored, tau, d, e, f, a, b)
+    kept = (x, space, scale, time, beta, kappa, *rows, mu, mean_t / mu_t, out)
     return (out, mu), kept
 
 
 def _backward(strides, pads, kept, cotangents):
-    x, space, time, beta, kappa, t, stored, tau, d, e, f, a, b, mu, length, out = kept
+    x, space, scale, time, beta, kappa, t, stored, tau, d, e, f, a, b, mu, length, out = kept
     s, dtype, pixels = jnp.sqrt(kappa), kappa.dtype, t.size
     g, y = (i.astype(dtype).reshape(pixels, -1) for i in (cotangents[0], stored))
     mu_t, beta_t = (jnp.sqrt(1 / kappa + jnp.sum(p * p)) for p in (mu, beta))
@@ -103,14 +111,20 @@ def _backward(strides, pads, kept, cotangents):
     h = (g_mu / length + kappa * radial * mu) / pixels
     h_t = (g_mu_t / length - kappa * radial * mu_t) / pixels
     w = (g_tau + h_t) / tau
-    g_y = (g + g_d * mu + g_e * beta + w * y + h).astype(x.dtype).reshape(out.shape)
+    g_y = (scale * (g + g_d * mu + g_e * beta + w * y + h)).astype(x.dtype).reshape(out.shape)
 
-    # Through y = conv(x) - t time, without another pass over g_y.
+    # Through y = scale conv(x) - t time; g_y is already the cotangent of conv(x), and the one of
+    # time follows without another pass over it.
     along = jnp.sum(t * g_d) * mu + jnp.sum(t * g_e) * beta + jnp.sum(t) * h
     g_time = -(t_g + along + tau_y + h_t * lean_y)
     g_t = -(r + g_d * jnp.sum(mu * time) + g_e * jnp.sum(beta * time) + w * f + jnp.sum(h * time))
     (g_x,) = jax.linear_transpose(lambda x: _product(x, space, strides, pads), x)(g_y)
     (g_space,) = jax.linear_transpose(lambda k: _product(x, k, strides, pads), space)(g_y)
+    if space.size < y.size:
+        g_scale = divide(jnp.sum(g_space * space, axis=(0, 1, 2)), scale)
+    else:  # conv(x) = (y + t time)/scale: here images are what is cheaper to read
+        along_y = jnp.sum(g_y.astype(dtype) * stored.astype(dtype), axis=(0, 1, 2))
+        g_scale = divide(divide(along_y, scale) - time * g_time, scale)
     window = functools.partial(
         functional.window_sum, window=space.shape[:2], strides=strides, pads=pads
     )
@@ -120,7 +134,7 @@ def _backward(strides, pads, kept, cotangents):
     # s out is a function of (s x, s beta) alone, so Euler's theorem gives kappa its cotangent.
     euler = jnp.sum(g_x * x.astype(dtype)) + jnp.sum(g_beta * beta)
     g_kappa = (euler - jnp.sum(g * out.astype(dtype).reshape(g.shape))) / (2 * kappa)
-    return g_x.astype(x.dtype), g_space, g_time, g_beta, g_kappa
+    return g_x.astype(x.dtype), g_space, g_scale, g_time, g_beta, g_kappa
 
 
 _conv_center.defvjp(_forward, _backward)

@@ -65,16 +65,49 @@ def normals(w: Any, b: Any, kappa: Any) -> Normals:
     return _normals(w, b, kappa)
 
 
+def factored_normals(direction: Any, gain: Any, b: Any, kappa: Any) -> tuple[Normals, Array]:
+    """Normals of `w = g a/|a|` as `(Normals, scale)`, their space part being `scale * a`.
+
+    The same planes as `normals(weight_norm(a, g), b, kappa)`: time, norm |g| and excess are final,
+    `space` is the direction `a` `(..., out)` itself and `scale = g cosh(theta)/|a|` `(out,)`. A
+    layer that applies the scale to its output makes no other array of the kernel's size. `gain`
+    and `b` have shape `(out,)`; `a = 0` is a unit with `w = 0`, with zero gradient for `a`.
+    """
+    a, b = as_array("direction", direction, min_ndim=2), as_array("b", b)
+    g = as_array("gain", gain)
+    for name, value in (("gain", g), ("b", b)):
+        if value.shape != a.shape[-1:]:
+            raise ValueError(
+                f"{name} must have shape {a.shape[-1:]} to go with a direction {a.shape}, "
+                f"got {value.shape}"
+            )
+    dtype = compute_dtype(jnp.result_type(a, g, b))
+    a, g, b = a.astype(dtype), g.astype(dtype), b.astype(dtype)
+    return _factored(a, g, b, as_kappa(kappa, dtype))
+
+
 @jax.jit
 def _normals(w: Array, b: Array, kappa: Array) -> Normals:
-    s = jnp.sqrt(kappa)
     size = safe_norm(w, _inputs(w))
+    time, cosh, excess = _column(size, b, kappa)
+    return Normals(time, w * cosh, size, excess)
+
+
+@jax.jit
+def _factored(a: Array, g: Array, b: Array, kappa: Array) -> tuple[Normals, Array]:
+    length = safe_norm(a, _inputs(a))
+    size = jnp.where(length > 0, jnp.abs(g), 0)
+    time, cosh, excess = _column(size, b, kappa)
+    return Normals(time, a, size, excess), divide(g * cosh, length)
+
+
+def _column(size: Array, b: Array, kappa: Array) -> tuple[Array, Array, Array]:
+    """Time, cosh(theta) and excess of units with |w| = size."""
+    s, limit = jnp.sqrt(kappa), theta_limit(size.dtype)
     full = divide(-s * b, size)
-    limit = theta_limit(w.dtype)
     theta = jnp.clip(full, -limit, limit)
     time = jnp.where(size > 0, size * jnp.sinh(theta), -s * b)
-    excess = jnp.maximum(jnp.abs(full) - limit, 0)
-    return Normals(time, w * jnp.cosh(theta), size, excess)
+    return time, jnp.cosh(theta), jnp.maximum(jnp.abs(full) - limit, 0)
 
 
 def _lorentz_norm(normals: Normals) -> tuple[Array, Array]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lorentz_jax import functional, fused
-from lorentz_jax.hyperplane import normals
+from lorentz_jax.hyperplane import factored_normals, normals
 
 GEOMETRIES = [((3, 3), 1, None), ((3, 3), 2, ((0, 1), (2, 1))), ((1, 1), 2, None)]
 
@@ -47,6 +47,33 @@ def test_value_mean_and_every_gradient(x64, kappa, window, strides, padding):
         np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-11 * np.abs(b).max(), err_msg=name)
 
 
+@pytest.mark.parametrize(("window", "strides", "padding"), GEOMETRIES)
+def test_factored_normals_change_no_value_and_no_gradient(x64, kappa, window, strides, padding):
+    # The outputs of the first geometry outnumber the kernel, those of the second do not: the
+    # scale's cotangent comes from the smaller of the two.
+    x, direction, bias, beta = arrays(window)
+    arguments = (x, direction, jnp.asarray([0.5, -1.5, 2.0, 0.8]), bias, beta, kappa)
+    cotangent = jnp.asarray(np.random.default_rng(1).normal(size=(2, 8, 8, 4)))
+
+    def weighted(out):
+        return jnp.sum(cotangent[:, : out.shape[1], : out.shape[2]] * out)
+
+    def wanted(x, a, g, b, beta, kappa):
+        return weighted(plain(x, functional.weight_norm(a, g), b, beta, kappa, strides, padding)[0])
+
+    def factored(x, a, g, b, beta, kappa):
+        planes, scale = factored_normals(a, g, b, kappa)
+        return weighted(fused.conv_center(x, planes, beta, kappa, strides, padding, scale)[0])
+
+    (value, got), (truth, want) = (
+        jax.jit(jax.value_and_grad(f, argnums=tuple(range(6))))(*arguments)
+        for f in (factored, wanted)
+    )
+    np.testing.assert_allclose(value, truth, rtol=1e-12)
+    for name, a, b in zip(["x", "a", "g", "b", "beta", "kappa"], got, want, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-11 * np.abs(b).max(), err_msg=name)
+
+
 def test_the_returned_mean_carries_no_gradient(x64):
     arguments = (*arrays((3, 3)), 0.5)
     gradient = jax.grad(lambda x: jnp.sum(fast(x, *arguments[1:], 1, None)[1]))(arguments[0])
@@ -82,6 +109,8 @@ def test_bad_input_names_what_was_expected():
         fused.conv_center(x[..., :2], planes, beta, 1.0)
     with pytest.raises(ValueError, match=r"beta must have shape \(4,\)"):
         fused.conv_center(x, planes, beta[:3], 1.0)
+    with pytest.raises(ValueError, match=r"scale must have shape \(4,\)"):
+        fused.conv_center(x, planes, beta, 1.0, scale=beta[:3])
     with pytest.raises(ValueError, match="pixels"):
         fused.conv_center(x[:0], planes, beta, 1.0)
     with pytest.raises(ValueError, match="kappa"):

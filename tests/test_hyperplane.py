@@ -9,7 +9,15 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from lorentz_jax.hyperplane import Normals, normals, point_from_distances, signed_distance, weights
+from lorentz_jax.functional import weight_norm
+from lorentz_jax.hyperplane import (
+    Normals,
+    factored_normals,
+    normals,
+    point_from_distances,
+    signed_distance,
+    weights,
+)
 from tests import oracle
 from tests.compiled import quick_jit
 from tests.oracle import assert_close, golden
@@ -70,6 +78,38 @@ def test_normals_of_a_worked_example():  # C33
     v = normals(np.array([[1, 0.5], [2, -1.0]]), np.array([0.125, -0.25]), 0.25)
     want = [-0.062508138338730685, 1.0003906504319774, 2.0007813008639548]
     assert_close(np.array([v.time[0], *v.space[:, 0]]), want, 1e-15, axis=None)
+
+
+@pytest.mark.usefixtures("x64")
+def test_factored_normals_are_those_of_the_weight_norm(kappa):
+    rng = np.random.default_rng(2)
+    a, g, b = (rng.normal(size=shape) for shape in ((3, 2, 4, 6), (6,), (6,)))
+    # No direction, no weight, a direction turned round, an angle beyond sinh.
+    a[..., 1], g[2], g[3], b[4] = 0, 0, -2, 1e3
+    want = normals(weight_norm(a, g), b, kappa)
+    got, scale = factored_normals(a, g, b, kappa)
+    np.testing.assert_array_equal(got.space, a)
+    np.testing.assert_allclose(got.space * scale, want.space, rtol=1e-14)
+    for name in ("time", "norm", "excess"):
+        np.testing.assert_allclose(getattr(got, name), getattr(want, name), rtol=1e-12)
+
+
+def test_factored_normals_without_a_direction_have_finite_gradients():  # C41
+    def total(a, g, b):
+        planes, scale = factored_normals(a, g, b, 0.5)
+        return jnp.sum(planes.space * scale) + jnp.sum(planes.time)
+
+    gradients = jax.grad(total, (0, 1, 2))(jnp.zeros((3, 2)), jnp.array([1.0, 0.0]), jnp.ones(2))
+    assert not np.asarray(gradients[0]).any()
+    np.testing.assert_allclose(gradients[2], -np.sqrt([0.5, 0.5]), rtol=1e-6)  # time = -s b
+
+
+def test_factored_normals_name_what_does_not_fit():
+    a = jnp.ones((3, 2))
+    with pytest.raises(ValueError, match=r"gain must have shape \(2,\)"):
+        factored_normals(a, jnp.ones(3), jnp.ones(2), 1.0)
+    with pytest.raises(ValueError, match=r"b must have shape \(2,\)"):
+        factored_normals(a, jnp.ones(2), jnp.ones(3), 1.0)
 
 
 def test_a_kernel_is_its_flattened_matrix(kappa):
