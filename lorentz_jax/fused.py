@@ -16,6 +16,7 @@ from jax import Array, lax
 
 from lorentz_jax import functional
 from lorentz_jax.arguments import as_array, as_kappa, compute_dtype
+from lorentz_jax.functional import precise
 from lorentz_jax.hyperplane import Normals, check_input
 from lorentz_jax.numerics import divide
 
@@ -63,7 +64,7 @@ def _conv_center(x, space, scale, time, beta, kappa, strides, pads):
 
 
 def _forward(x, space, scale, time, beta, kappa, strides, pads):
-    s, dtype = jnp.sqrt(kappa), kappa.dtype
+    dtype = kappa.dtype
     t = functional.patch_time(x, kappa, space.shape[:2], strides, pads)
     stored = (scale * _product(x, space, strides, pads, dtype) - t * time).astype(x.dtype)
     shape, t = stored.shape, t.reshape(-1, 1)
@@ -74,10 +75,8 @@ def _forward(x, space, scale, time, beta, kappa, strides, pads):
     mu_t, beta_t = (jnp.sqrt(1 / kappa + jnp.sum(p * p)) for p in (mu, beta))
     vectors = jnp.stack([mu, beta, time], axis=1)
     # One skinny product for three row sums; f = y.time only serves the backward pass.
-    d, e, f = jnp.split(y @ vectors, 3, axis=1)
-    m = jnp.sum(mu * beta)
-    a = d * (kappa / (1 + s * mu_t)) - s * tau
-    b = (e + m * a) * (kappa / (1 + s * beta_t)) + kappa * (mu_t * tau - d)
+    d, e, f = jnp.split(precise(y, vectors), 3, axis=1)
+    a, b = functional.shifts(d, e, tau, jnp.sum(mu * beta), mu_t, beta_t, kappa)
     out = (y + a * mu + b * beta).astype(x.dtype).reshape(shape)
     rows = (t, stored, tau, d, e, f, a, b)
     kept = (x, space, scale, time, beta, kappa, *rows, mu, mean_t / mu_t, out)
@@ -92,14 +91,14 @@ def _backward(strides, pads, kept, cotangents):
     m, k1, k2 = jnp.sum(mu * beta), kappa / (1 + s * mu_t), kappa / (1 + s * beta_t)
 
     # Cotangents of the per-pixel numbers d, e, tau.
-    p, q, r = jnp.split(g @ jnp.stack([mu, beta, time], axis=1), 3, axis=1)
+    p, q, r = jnp.split(precise(g, jnp.stack([mu, beta, time], axis=1)), 3, axis=1)
     through_a = p + k2 * m * q
     g_d, g_e, g_tau = k1 * through_a - kappa * q, k2 * q, kappa * mu_t * q - s * through_a
 
     # Cotangents of mu and beta, as points: space and time together.
-    a_g, b_g, t_g = jnp.concatenate([a, b, t], axis=1).T @ g
+    a_g, b_g, t_g = precise(jnp.concatenate([a, b, t], axis=1).T, g)
     columns = jnp.concatenate([g_d, g_e, g_tau * t / tau, t / tau], axis=1)
-    d_y, e_y, tau_y, lean_y = columns.T @ y
+    d_y, e_y, tau_y, lean_y = precise(columns.T, y)
     g_m = k2 * jnp.sum(a * q)
     g_mu, g_beta = a_g + d_y + g_m * beta, b_g + e_y + g_m * mu
     g_mu_t = kappa * jnp.sum(tau * q) - s / kappa * k1**2 * jnp.sum(d * through_a)
