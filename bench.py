@@ -1,9 +1,9 @@
-"""Benchmarks: `python bench.py {layers,conv,resnet,inference,scaling,convergence,compare} --help`.
+"""Benchmarks: `python bench.py --help` lists them.
 
-The first five run all their arms interleaved in one process and print times as ratios to the
-Euclidean arm of the same run; `convergence` counts the steps of the paper's Figure 2. `--json FILE`
-and `--plot FILE` keep the results. `python bench.py compare A B` prints two JSON files side by
-side, if they come from the same device.
+Those that measure time run all their arms interleaved in one process and print ratios to the first
+arm; `convergence` counts the steps of the paper's Figure 2. `--json FILE` and `--plot FILE` keep
+the results. `python bench.py compare A B` prints two JSON files side by side, if they come from the
+same device.
 """
 
 import json
@@ -33,6 +33,7 @@ Command = (
     | Annotated[commands.Resnet, subcommand("resnet")]
     | Annotated[commands.Inference, subcommand("inference")]
     | Annotated[commands.Scaling, subcommand("scaling")]
+    | Annotated[commands.Data, subcommand("data")]
     | Annotated[commands.Convergence, subcommand("convergence")]
     | Annotated[Compare, subcommand("compare")]
 )

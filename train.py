@@ -8,7 +8,7 @@ SIGTERM after saving a checkpoint. Every failure is one line on standard error.
 import dataclasses
 import logging
 import sys
-from typing import Literal
+from typing import Any, Literal
 
 import tyro
 
@@ -45,9 +45,7 @@ def main() -> int:
         # JAX takes seconds to import: only now, so that a bad flag is answered at once.
         from lorentz_jax.training import loop
 
-        # orbax's threads log every failure with its traceback; here it becomes one line.
-        for logger in ("absl", "asyncio"):
-            logging.getLogger(logger).setLevel(logging.CRITICAL)
+        quieten_writers()
     except KeyboardInterrupt:
         return fail("interrupted", 130)
     except (ValueError, TypeError) as error:
@@ -73,6 +71,20 @@ def main() -> int:
         f"{summary['compile_seconds']:.1f} s; results in {config.path}"
     )
     return 0
+
+
+def quieten_writers() -> None:
+    """Keep the tracebacks of orbax's threads off the terminal: `main` reports a failure, once."""
+    for logger in ("absl", "asyncio"):
+        logging.getLogger(logger).setLevel(logging.CRITICAL)
+    report = sys.unraisablehook
+
+    def hook(unraisable: Any) -> None:
+        # After a failed write, the callbacks of the others find their event loop closed.
+        if str(unraisable.exc_value) != "Event loop is closed":
+            report(unraisable)
+
+    sys.unraisablehook = hook
 
 
 def fail(reason: object, status: int) -> int:

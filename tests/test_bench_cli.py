@@ -24,6 +24,14 @@ def test_layers_print_and_write(tmp_path, capsys):
     assert "different devices" in capsys.readouterr().err
 
 
+def test_data_compares_the_path_of_a_batch_with_a_step(capsys):
+    arguments = ["data", "--width", "2", "--batch", "4", "--stages", "1", "--seconds", "0.01"]
+    assert bench.main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert "training step" in printed
+    assert "data path" in printed
+
+
 def test_convergence_counts_steps(tmp_path, capsys):
     to = tmp_path / "convergence.json"
     arguments = ["convergence", "--methods", "fgg", "--distances", "1", "--cap", "100"]
@@ -37,6 +45,8 @@ def test_mistakes_end_with_one_line(tmp_path, capsys):
     assert bench.main(["layers", "--json", lost]) == 2
     assert bench.main(["convergence", "--methods", "adam"]) == 2
     assert bench.main(["compare", lost, lost]) == 2
+    (tmp_path / "other.json").write_text("{}")
+    assert bench.main(["compare", *2 * [str(tmp_path / "other.json")]]) == 2
     errors = capsys.readouterr().err.splitlines()
-    assert len(errors) == 3
+    assert len(errors) == 4
     assert all(line.startswith("bench.py: error: ") for line in errors)

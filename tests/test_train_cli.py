@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,6 +20,18 @@ ROOT = Path(__file__).parents[1]
 def run(*arguments, cwd=ROOT):
     command = [sys.executable, str(ROOT / "train.py"), *map(str, arguments)]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+
+
+def test_late_callbacks_of_a_failed_write_are_not_printed(monkeypatch):
+    reported = []
+    monkeypatch.setattr(sys, "unraisablehook", reported.append)
+    train.quieten_writers()
+    late, other = (
+        SimpleNamespace(exc_value=RuntimeError(text)) for text in ("Event loop is closed", "other")
+    )
+    sys.unraisablehook(late)
+    sys.unraisablehook(other)
+    assert reported == [other]
 
 
 @pytest.mark.parametrize(

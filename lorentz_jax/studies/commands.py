@@ -146,6 +146,23 @@ class Scaling(Timing):
 
 
 @dataclass(frozen=True)
+class Data(Timing):
+    """What picking and augmenting a batch costs, beside the training step of ResNet-18."""
+
+    width: int = 16
+    batch: int = 64
+    stages: tuple[int, ...] = (2, 2, 2, 2)
+
+    def tables(self) -> Tables:
+        """Measure; yields a title and its rows at a time."""
+        from lorentz_jax.studies import networks
+
+        sizes = {"width": self.width, "batch": self.batch, "stages": self.stages}
+        rows = networks.data_path(seconds=self.seconds or 30, **sizes)
+        yield f"data path, width={self.width} batch={self.batch}", rows
+
+
+@dataclass(frozen=True)
 class Convergence(Files):
     """Steps until a hyperplane at a given distance is fitted (the paper's Figure 2)."""
 

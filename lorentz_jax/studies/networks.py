@@ -10,6 +10,7 @@ import optax
 from flax import nnx
 from jax import Array
 
+from lorentz_jax import data
 from lorentz_jax.inference import compile_cached_v
 from lorentz_jax.models import MODELS, ResNet
 from lorentz_jax.models.resnet import ConvNorm
@@ -124,3 +125,25 @@ def inference(
         compiled = compile_cached_v(build(name, stages, width, kappa))
         arms[name] = compile_arm(compiled.apply, compiled.params, images)
     return interleave(arms, BASE, seconds)
+
+
+def data_path(
+    width: int = 16, batch: int = 64, size: int = 32, stages: Sequence[int] = (2, 2, 2, 2),
+    kappa: float = 0.1, seconds: float = 30.0, count: int = 50_000,
+) -> list[Row]:  # fmt: skip
+    """A Lorentz training step, and what comes before it in training, as a share of its time.
+
+    That is to pick a batch of `count` uint8 images, to shift and mirror each at random and to
+    normalise them, as `train.py` does inside its step.
+    """
+    images, labels = _batch(batch, size)
+    step = training_arm(build("lorentz", stages, width, kappa), images, labels)
+    pixels = jax.random.bits(jax.random.key(1), (count, size, size, 3), "uint8")
+    indices = jax.random.randint(jax.random.key(2), (batch,), 0, count)
+
+    def prepare(seed, pixels, indices):
+        usual = {"mean": (128.0,) * 3, "std": (64.0,) * 3, "shift": 4, "flip": True}
+        return data.prepare(jax.random.key(seed), pixels[indices], **usual)
+
+    arms = {"training step": step, "data path": compile_arm(prepare, 0, pixels, indices)}
+    return interleave(arms, "training step", seconds)

@@ -53,6 +53,8 @@ def check_writable(*paths: Path | None) -> None:
 
 def compare(first: dict[str, Any], second: dict[str, Any]) -> str:
     """Ratios of two results side by side; `ValueError` where their devices differ."""
+    if not all("tables" in result and "environment" in result for result in (first, second)):
+        raise ValueError("expected two JSON files with times, from `--json` of a benchmark")
     devices = [result["environment"]["device"] for result in (first, second)]
     if devices[0] != devices[1]:
         raise ValueError(f"the results are of different devices: {devices[0]} and {devices[1]}")
@@ -67,11 +69,11 @@ def compare(first: dict[str, Any], second: dict[str, Any]) -> str:
 
 
 def plot(results: dict[str, Any], path: Path) -> None:
-    """Ratio to the Euclidean twin, one group of bars a table, quartiles as error bars."""
+    """Ratio to the first arm, one group of bars a table, quartiles as error bars."""
     from matplotlib.figure import Figure
 
     tables = results["tables"]
-    names = list(dict.fromkeys(row["name"] for rows in tables.values() for row in rows))[1:]
+    base, *names = dict.fromkeys(row["name"] for rows in tables.values() for row in rows)
     figure = Figure(figsize=(max(5, 1.6 * len(tables) + 3), 3.6), layout="constrained")
     axes = figure.add_subplot()
     width = 0.8 / max(len(names), 1)
@@ -86,7 +88,7 @@ def plot(results: dict[str, Any], path: Path) -> None:
                     )  # fmt: skip
     axes.axhline(1, color=COLOURS[0], linewidth=1)
     axes.set_xticks(range(len(tables)), [title.replace(", ", "\n") for title in tables])
-    axes.set_ylabel("time / time of the Euclidean twin")
+    axes.set_ylabel(f"time / time of {base}")
     axes.set_title(results["environment"]["device"], fontsize="small")
     axes.set_xlim(-0.5, len(tables) - 0.5)
     axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
