@@ -35,6 +35,7 @@ Command = (
     | Annotated[commands.Scaling, subcommand("scaling")]
     | Annotated[commands.Data, subcommand("data")]
     | Annotated[commands.Convergence, subcommand("convergence")]
+    | Annotated[commands.Numerics, subcommand("numerics")]
     | Annotated[Compare, subcommand("compare")]
 )
 

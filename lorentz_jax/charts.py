@@ -3,12 +3,14 @@
 Conventions and limits as in `lorentz_jax.geometry`, which re-exports all of this.
 """
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from lorentz_jax.arguments import as_array, concrete, operation
-from lorentz_jax.numerics import hypot, safe_norm
+from lorentz_jax.numerics import direction, hypot, safe_norm, split
+from lorentz_jax.radial import complement
 
 
 def time_column(x: Array, kappa: Array) -> Array:
@@ -65,10 +67,31 @@ def drop(X, kappa, rtol: float | None = None):
     return x
 
 
+def _ball(x, kappa, offset):
+    """`x / (offset + s x_t)`: the Poincare ball for offset 1, Klein's for 0."""
+
+    @jax.custom_jvp
+    def chart(x, kappa):
+        return x / (offset + scaled_time(x, kappa))
+
+    @chart.defjvp
+    def chart_jvp(primals, tangents):
+        # Closed forms: autodiff's terms cancel along x and in kappa, and overflow far out.
+        (x, kappa), (dx, dkappa) = primals, tangents
+        size, time = safe_norm(x, keepdims=True), scaled_time(x, kappa)
+        out, unit, shift = chart(x, kappa), direction(x, size), offset + time
+        radial, across = split(unit, dx)
+        along = radial / shift / time if offset else radial / time / time / time
+        by_kappa = -out * (size / shift) * (size / time) / 2
+        return out, across / shift + unit * along + by_kappa * dkappa
+
+    return chart(x, kappa)
+
+
 @operation
 def to_poincare(x, kappa):
     """Point of the Poincare ball of radius 1/s, `x / (1 + s x_t)`."""
-    return x / (1 + scaled_time(x, kappa))
+    return _ball(x, kappa, 1)
 
 
 @operation
@@ -78,17 +101,17 @@ def from_poincare(y, kappa):
     At or outside the edge the result is not finite or not the inverse: keep `s |y| < 1`.
     """
     size = jnp.sqrt(kappa) * safe_norm(y, keepdims=True)
-    return 2 * y / ((1 - size) * (1 + size))
+    return 2 * y / complement(size)
 
 
 @operation
 def to_klein(x, kappa):
     """Point of the Klein ball of radius 1/s, `x / (s x_t)`; geodesics are straight lines there."""
-    return x / scaled_time(x, kappa)
+    return _ball(x, kappa, 0)
 
 
 @operation
 def from_klein(y, kappa):
     """Space part of a point of the Klein ball: `y / sqrt(1 - kappa |y|^2)`, for `|y| < 1/s`."""
     size = jnp.sqrt(kappa) * safe_norm(y, keepdims=True)
-    return y / (jnp.sqrt(1 - size) * jnp.sqrt(1 + size))
+    return y / jnp.sqrt(complement(size))

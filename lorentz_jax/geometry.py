@@ -26,26 +26,35 @@ from lorentz_jax.arguments import (
     concrete,
     operation,
 )
+from lorentz_jax.average import average
+from lorentz_jax.boost import (
+    boost,
+    exponential,
+    exponential_at_origin,
+    from_origin,
+    length_at,
+    product_at,
+    to_origin,
+)
 from lorentz_jax.charts import (
     drop,
     from_klein,
     from_poincare,
     lift,
-    scaled_time,
     time,
     to_klein,
     to_poincare,
 )
-from lorentz_jax.numerics import (
-    asinhc,
-    binary_scale,
-    divide,
-    hypot,
-    product_difference,
-    safe_norm,
-    sinhc,
+from lorentz_jax.numerics import binary_scale, divide, safe_norm
+from lorentz_jax.radial import arc, arc_along
+from lorentz_jax.triangle import (
+    half_chord,
+    holonomy,
+    log_drift,
+    log_factors,
+    polar_transport,
+    transport_drift,
 )
-from lorentz_jax.triangle import dot, half_chord, holonomy
 
 __all__ = [
     "centroid",
@@ -80,14 +89,13 @@ def dist(x, y, kappa):
     the value is 0 and the gradient 0 by convention (that of `dist**2` is then exact).
     """
     p = half_chord(x, y, kappa)
-    return (2 * p * asinhc(jnp.sqrt(kappa) * p))[..., 0]
+    return (2 * arc(p, kappa))[..., 0]
 
 
 @operation
 def norm(x, kappa):
     """Distance to the origin `asinh(s |x|)/s`, shape `(...)`; gradient 0 at the origin."""
-    size = safe_norm(x)
-    return size * asinhc(jnp.sqrt(kappa[..., 0] if kappa.ndim else kappa) * size)
+    return arc(safe_norm(x, keepdims=True), kappa)[..., 0]
 
 
 @operation
@@ -97,41 +105,16 @@ def inner(x, y, kappa):
     return -(1 / kappa + 2 * p * p)[..., 0]
 
 
-def _exp0(v, kappa):
-    return sinhc(jnp.sqrt(kappa) * safe_norm(v, keepdims=True)) * v
-
-
 @operation
 def exp0(v, kappa):
     """Exponential map at the origin, `sinh(s|v|)/(s|v|) v`; identity Jacobian at `v = 0`."""
-    return _exp0(v, kappa)
+    return exponential_at_origin(v, kappa)
 
 
 @operation
 def log0(x, kappa):
     """Logarithm at the origin, `asinh(s|x|)/(s|x|) x`; identity Jacobian at the origin."""
-    return asinhc(jnp.sqrt(kappa) * safe_norm(x, keepdims=True)) * x
-
-
-def _translate(p, x, kappa):
-    s = jnp.sqrt(kappa)
-    a, pt, xt = safe_norm(p, keepdims=True), scaled_time(p, kappa), scaled_time(x, kappa)
-    u = divide(p, a)
-    along = s * dot(u, x)
-    across = x - u * dot(u, x)
-    # Light-cone coordinates s (x_t +- u.x): a boost multiplies them by e^(+-r). The smaller one is
-    # 1 + kappa |across|^2 over the larger one, since their difference would cancel.
-    floor = hypot(s * safe_norm(across, keepdims=True), jnp.ones_like(xt))
-    ahead = along >= 0
-    larger = xt + jnp.where(ahead, along, -along)
-    smaller = floor * (floor / larger)
-    plus, minus = jnp.where(ahead, larger, smaller), jnp.where(ahead, smaller, larger)
-    stretch = s * a + pt  # e^r
-    rate = 1 + s * a / (1 + pt)  # (e^r - 1)/(s |p|), regular at p = 0
-    near = x + p * (rate * (plus + minus / stretch) / 2)
-    far = across + u * ((stretch * plus - minus / stretch) / (2 * s))
-    # `near` is exact through the origin; `far` when x and p are far out and may cancel.
-    return jnp.where((s * a < 1) | (jnp.abs(along) < 1), near, far)
+    return arc_along(x, kappa)
 
 
 @operation
@@ -141,50 +124,31 @@ def translate(p, x, kappa):
     `T_p(x) = x + p (s x_t + kappa p.x / (1 + s p_t))`; its inverse is `translate(-p, x, kappa)`.
     Evaluated in light-cone coordinates, so it does not cancel when x returns towards the origin.
     """
-    return _translate(p, x, kappa)
-
-
-def _to_origin(x, v, kappa):
-    s = jnp.sqrt(kappa)
-    a, scaled = safe_norm(x, keepdims=True), scaled_time(x, kappa)
-    near = s * a < 1
-    close = jnp.where(near, x, jnp.zeros_like(x))
-    smooth = v - close * (kappa * dot(close, v) / ((1 + scaled) * scaled))
-    u = divide(x, a)
-    radial = dot(u, v)  # far out the radial part shrinks by 1/(s x_t): subtracting would cancel
-    across = v - u * radial
-    across = across - u * dot(u, across)  # once more: its rounding error is of the size of v
-    return jnp.where(near, smooth, across + u * (radial / scaled))
-
-
-def _from_origin(y, v, kappa):
-    s = jnp.sqrt(kappa)
-    a, scaled = safe_norm(y, keepdims=True), scaled_time(y, kappa)
-    return v + y * (s * dot(divide(y, a), v) * (s * a / (1 + scaled)))
+    return boost(p, x, kappa)
 
 
 @operation
 def transport_to_origin(x, v, kappa):
     """Parallel transport of the tangent vector v from x to the origin; an isometry."""
-    return _to_origin(x, v, kappa)
+    return to_origin(x, v, kappa)
 
 
 @operation
 def transport_from_origin(y, v, kappa):
     """Parallel transport from the origin to y: `v + y kappa (y.v)/(1 + s y_t)`; an isometry."""
-    return _from_origin(y, v, kappa)
+    return from_origin(y, v, kappa)
 
 
 @operation
 def tangent_inner(x, u, v, kappa):
     """Riemannian product at x of two tangent vectors, `u.v - u_t v_t`, shape `(...)`."""
-    return dot(_to_origin(x, u, kappa), _to_origin(x, v, kappa))[..., 0]
+    return product_at(x, u, v, kappa)[..., 0]
 
 
 @operation
 def tangent_norm(x, v, kappa):
     """Length at x of a tangent vector, `sqrt(|v|^2 - v_t^2)`, shape `(...)`; gradient 0 at 0."""
-    return safe_norm(_to_origin(x, v, kappa))
+    return length_at(x, v, kappa)[..., 0]
 
 
 @operation
@@ -194,7 +158,7 @@ def exp(x, v, kappa):
     Computed as the translation to x of the exponential at the origin (eq. expmap), which is exact
     at `v = 0` (Jacobian: the identity) and does not cancel far out.
     """
-    return _translate(x, _exp0(_to_origin(x, v, kappa), kappa), kappa)
+    return exponential(x, v, kappa)
 
 
 @operation
@@ -204,11 +168,23 @@ def log(x, y, kappa):
     (The paper prints `d / sinh(s d)`; the length is right only with `s d`.) Written with
     `q = sinh(s d/2)`: `cosh(s d) = 1 + 2 q^2`, so near points keep full precision. 0 at `y = x`.
     """
+    return _log(x, y, kappa)
+
+
+@jax.custom_jvp
+def _log(x, y, kappa):
+    a, b, _, _ = log_factors(jnp.sqrt(kappa) * half_chord(x, y, kappa))
+    return a * (y - x) - b * x
+
+
+@_log.defjvp
+def _log_jvp(primals, tangents):
+    (x, y, kappa), (dx, dy, dkappa) = primals, tangents
     s = jnp.sqrt(kappa)
-    q = s * half_chord(x, y, kappa)
-    root = hypot(q, jnp.ones_like(q))
-    # Neither q^2 nor its derivative is formed: far out they overflow before the result does.
-    return (asinhc(q) / root) * (y - x) - (2 * (q / root) * (q * asinhc(q))) * x
+    p, dp = jax.jvp(lambda x, y: half_chord(x, y, kappa), (x, y), (dx, dy))
+    a, b, slope_a, slope_b = log_factors(s * p)
+    by_p = divide(slope_a, p) * (y - x) - divide(slope_b, p) * x
+    return _log(x, y, kappa), a * (dy - dx) - b * dx + by_p * dp + log_drift(x, y, kappa) * dkappa
 
 
 @operation
@@ -218,7 +194,31 @@ def transport(x, y, v, kappa):
     Equal to `v + kappa (Y o V)/(1 - kappa X o Y) (x + y)`, which cancels when v is far larger than
     the result; computed as the transport x -> o -> y with the rotation that the detour leaves out.
     """
-    return _from_origin(y, holonomy(x, y, _to_origin(x, v, kappa), kappa), kappa)
+    return _transport(x, y, v, kappa)
+
+
+def _transport_value(x, y, v, kappa):
+    s, zero = jnp.sqrt(kappa), jnp.zeros_like(x)
+    far = (s * safe_norm(x, keepdims=True) >= 1) & (s * safe_norm(y, keepdims=True) >= 1)
+    # The branch not taken sees the origin, and both stay finite.
+    start, end = jnp.where(far, zero, x), jnp.where(far, zero, y)
+    turned = holonomy(start, end, to_origin(start, v, kappa), kappa)
+    away = polar_transport(jnp.where(far, x, zero), jnp.where(far, y, zero), v, kappa)
+    return jnp.where(far, away, from_origin(end, turned, kappa))
+
+
+@jax.custom_jvp
+def _transport(x, y, v, kappa):
+    return _transport_value(x, y, v, kappa)
+
+
+@_transport.defjvp
+def _transport_jvp(primals, tangents):
+    (x, y, v, kappa), (dx, dy, dv, dkappa) = primals, tangents
+    out, tangent = jax.jvp(
+        lambda x, y, v: _transport_value(x, y, v, kappa), (x, y, v), (dx, dy, dv)
+    )
+    return out, tangent + transport_drift(x, y, v, kappa) * dkappa
 
 
 def centroid(x, kappa, weights=None, axis: int = -2):
@@ -256,25 +256,6 @@ def centroid(x, kappa, weights=None, axis: int = -2):
 
 @jax.jit
 def _centroid(x, kappa, weights):
-    def total(values):
-        return jnp.sum(weights * values, axis=-2, keepdims=True)
-
-    s, xt = jnp.sqrt(kappa), scaled_time(x, kappa)
-    m = total(x)
-    # -M o M in the light-cone coordinates s (x_t +- u.x) of a unit vector u near m/|m|; any u gives
-    # the same. Then the null rotation that makes the mean of `across` vanish leaves a sum of
-    # positive terms: equal points far out, where rounding u moves them all, stay equal.
-    unit = jax.lax.stop_gradient(divide(m, safe_norm(m, keepdims=True)))
-    scale = binary_scale(x, (-1, -2))
-    along = dot(unit, x)
-    across = scale * product_difference(jnp.ones_like(x), x / scale, along / scale, unit)
-    across = across - unit * dot(unit, across)
-    ahead, along = along >= 0, s * along
-    larger = xt + jnp.where(ahead, along, -along)
-    floor = hypot(s * safe_norm(across, keepdims=True), jnp.ones_like(xt))
-    plus = jnp.where(ahead, larger, floor * (floor / larger))
-    mean_plus = total(plus)
-    around = across - plus * divide(total(across), mean_plus)
-    reach = hypot(s * safe_norm(around, keepdims=True), jnp.ones_like(xt))
-    size = jnp.sqrt(mean_plus) * jnp.sqrt(total(reach * (reach / plus)))
-    return divide(m, jnp.maximum(size, total(jnp.ones_like(xt))))
+    # Sums of weights of order 1 do not overflow where the points do not.
+    most = jnp.sum(weights, axis=-2, keepdims=True)
+    return average(x, kappa, weights / binary_scale(most, (-1, -2)))

@@ -16,7 +16,8 @@ from jax import Array
 
 from lorentz_jax.arguments import as_array, as_kappa, compute_dtype, concrete, operation
 from lorentz_jax.charts import time_column
-from lorentz_jax.numerics import asinh_scaled, binary_scale, divide, safe_norm, sinhc, theta_limit
+from lorentz_jax.numerics import binary_scale, divide, safe_norm, sinhc, theta_limit
+from lorentz_jax.radial import arc_over, plane_arc
 
 # `weights` of a bare pair is refused where rounding moved |v|_L by more than this (relative).
 _LOSS = 1e-3
@@ -106,7 +107,10 @@ def _column(size: Array, b: Array, kappa: Array) -> tuple[Array, Array, Array]:
     s, limit = jnp.sqrt(kappa), theta_limit(size.dtype)
     full = divide(-s * b, size)
     theta = jnp.clip(full, -limit, limit)
-    time = jnp.where(size > 0, size * jnp.sinh(theta), -s * b)
+    # Near 0 by sinhc: in |w| the derivative `sinh theta - theta cosh theta` would cancel.
+    near = jnp.abs(full) < 1
+    small = -s * b * sinhc(jnp.where(near, full, 0))
+    time = jnp.where(near, small, size * jnp.sinh(jnp.where(near, 0, theta)))
     return time, jnp.cosh(theta), jnp.maximum(jnp.abs(full) - limit, 0)
 
 
@@ -146,11 +150,11 @@ def weights(normals: Normals, kappa: Any) -> tuple[Array, Array]:
     else:
         norm = normals.norm
     w = space * divide(norm, safe_norm(space, _inputs(space)))
-    theta = jnp.arcsinh(divide(time, norm))
+    scaled = arc_over(time, norm)  # |w| theta
     if normals.excess is not None:
-        theta = theta + jnp.sign(time) * normals.excess
+        scaled = scaled + norm * (jnp.sign(time) * normals.excess)
     # w = 0 is stored with theta = 0 and time -s b.
-    return w, jnp.where(norm == 0, -time / s, -norm * theta / s)
+    return w, -jnp.where(norm == 0, time, scaled) / s
 
 
 def signed_distance(x: Any, normals: Normals, kappa: Any, scale: str | None = "inside") -> Array:
@@ -170,17 +174,16 @@ def signed_distance(x: Any, normals: Normals, kappa: Any, scale: str | None = "i
     kappa = as_kappa(kappa, dtype, x.shape[:-1])
     kappa = kappa[..., None] if kappa.ndim else kappa
     points, normals = x.astype(dtype), jax.tree.map(lambda a: a.astype(dtype), normals)
-    s = jnp.sqrt(kappa)
-    # Columns over a power of two: the product cannot overflow, and no bit is lost.
+    # Over powers of two neither the product nor its gradient overflows, and no bit is lost.
+    unit = binary_scale(points)
     size = jnp.maximum(binary_scale(normals.space, 0)[0], binary_scale(normals.time[None], 0)[0])
-    z = points @ (normals.space / size) - time_column(points, kappa) * (normals.time / size)
-    factor = s * size
+    time = time_column(points, kappa) / unit
+    z = (points / unit) @ (normals.space / size) - time * (normals.time / size)
     norm = _lorentz_norm(normals)[0] if normals.norm is None else normals.norm
-    if scale != "inside":
-        factor = divide(factor, norm)
+    norm = jnp.ones_like(size) if scale == "inside" else norm
     excess = jnp.zeros_like(size) if normals.excess is None else normals.excess
-    out = asinh_scaled(z, jnp.broadcast_to(factor, z.shape), jnp.broadcast_to(excess, z.shape)) / s
-    return (out * norm if scale == "outside" else out).astype(x.dtype)
+    out = plane_arc(z, unit, size, norm, excess, kappa, scale == "outside")
+    return out.astype(x.dtype)
 
 
 def check_input(x: Any, normals: Normals, axes: int) -> Array:

@@ -27,6 +27,22 @@ def _divide_jvp(primals, tangents):
     return out, divide(dx - out * dy, y)  # autodiff's 1/y^2 would overflow for a tiny y
 
 
+@jax.custom_jvp
+def direction(x: Array, size: Array) -> Array:
+    """`x / size` for `size = |x|`, exactly +-1 along an axis; 0 at 0.
+
+    (Compiled, a division of a vector by a number is a product with the rounded inverse.)
+    """
+    return jnp.where(jnp.abs(x) == size, jnp.sign(x), divide(x, size))
+
+
+@direction.defjvp
+def _direction_jvp(primals, tangents):
+    (x, size), (dx, dsize) = primals, tangents
+    out = direction(x, size)
+    return out, divide(dx - out * dsize, size)
+
+
 def binary_scale(x: Array, axis: int | tuple[int, ...] = -1) -> Array:
     """A power of two within a factor two of `max |x|` along `axis` (kept); 1 for zeros and inf.
 
@@ -110,7 +126,7 @@ def _product_difference_jvp(primals, tangents):
     return product_difference(a, x, b, y), (a * dx - b * dy) + (da * x - db * y)
 
 
-def _even_series(coefficients, x: Array) -> Array:
+def even_series(coefficients, x: Array) -> Array:
     """`sum_n c_n x^(2n)` for exact rational coefficients, by Horner's rule in the dtype of `x`."""
     square, total = x * x, jnp.zeros_like(x)
     for c in reversed([float(c) for c in coefficients]):
@@ -120,7 +136,7 @@ def _even_series(coefficients, x: Array) -> Array:
 
 # Taylor coefficients of sinh(x)/x, and of its derivative over x; 12 terms reach 1e-20 at |x| = 1.
 _SINHC = [Fraction(1, math.factorial(2 * n + 1)) for n in range(12)]
-_DSINHC = [2 * n * c for n, c in enumerate(_SINHC)][1:]
+DSINHC = [2 * n * c for n, c in enumerate(_SINHC)][1:]
 # The same for asinh(x)/x, whose series converges slower; 26 terms reach 1e-17 at |x| = 1/2.
 _ASINHC = [
     Fraction((-1) ** n * math.factorial(2 * n), 4**n * math.factorial(n) ** 2 * (2 * n + 1))
@@ -134,7 +150,7 @@ def sinhc(x: Array) -> Array:
     """`sinh(x) / x`, 1 at 0. Its derivative `(cosh x - sinhc x) / x` is exact through 0."""
     near = jnp.abs(x) < 1
     far = jnp.where(near, jnp.ones_like(x), x)
-    return jnp.where(near, _even_series(_SINHC, jnp.where(near, x, 0)), jnp.sinh(far) / far)
+    return jnp.where(near, even_series(_SINHC, jnp.where(near, x, 0)), jnp.sinh(far) / far)
 
 
 @sinhc.defjvp
@@ -145,7 +161,7 @@ def _sinhc_jvp(primals, tangents):
     close = jnp.where(near, x, 0)
     slope = jnp.where(
         near,
-        close * _even_series(_DSINHC, close),
+        close * even_series(DSINHC, close),
         jnp.cosh(far) * (1 - jnp.tanh(far) / far) / far,  # inf, not inf - inf, where cosh is
     )
     return sinhc(x), slope * dx
@@ -156,7 +172,7 @@ def asinhc(x: Array) -> Array:
     """`asinh(x) / x`, 1 at 0. Its derivative `(1/sqrt(1 + x^2) - asinhc x) / x` is exact at 0."""
     near = jnp.abs(x) < 0.5
     far = jnp.where(near, jnp.ones_like(x), x)
-    return jnp.where(near, _even_series(_ASINHC, jnp.where(near, x, 0)), jnp.arcsinh(far) / far)
+    return jnp.where(near, even_series(_ASINHC, jnp.where(near, x, 0)), jnp.arcsinh(far) / far)
 
 
 @asinhc.defjvp
@@ -167,23 +183,42 @@ def _asinhc_jvp(primals, tangents):
     close = jnp.where(near, x, 0)
     slope = jnp.where(
         near,
-        close * _even_series(_DASINHC, close),
+        close * even_series(_DASINHC, close),
         (1 / hypot(far, jnp.ones_like(far)) - jnp.arcsinh(far) / far) / far,
     )
     return asinhc(x), slope * dx
 
 
-def asinh_scaled(x: Array, factor: Array, exponent: Array) -> Array:
-    """`asinh(x factor e^exponent)` for `factor >= 0`, where the product need not be representable.
+def asinhc_pull(x: Array) -> Array:
+    """`x asinhc'(x) = 1/sqrt(1 + x^2) - asinhc x`, for every x whose square may overflow too."""
+    near = jnp.abs(x) < 0.5
+    far = jnp.where(near, jnp.ones_like(x), x)
+    close = jnp.where(near, x, 0)
+    away = 1 / hypot(far, jnp.ones_like(far)) - jnp.arcsinh(far) / far
+    return jnp.where(near, close * close * even_series(_DASINHC, close), away)
 
-    From a product of e^20 on it is `log 2|x| + log factor + exponent` to the last bit.
+
+def split(unit: Array, v: Array) -> tuple[Array, Array]:
+    """`(unit.v, v - unit (unit.v))`, the second orthogonal to a unit vector to its own last bit."""
+    along = jnp.sum(unit * v, axis=-1, keepdims=True)
+    across = v - unit * along
+    # Once more: the rounding error of the first time is of the size of v.
+    return along, across - unit * jnp.sum(unit * across, axis=-1, keepdims=True)
+
+
+def asinh_scaled(x: Array, factor: Array, exponent: Array, unit: float | Array = 1.0) -> Array:
+    """`asinh(x unit factor e^exponent)`, `factor >= 0`; the product need not be representable.
+
+    From a product of e^20 on it is `log 2|x| + log factor + exponent` to the last bit. `unit` is a
+    power of two.
     """
     size, live = jnp.abs(x), (x != 0) & (factor > 0)
     log_size = jnp.log(jnp.where(live, size, 1)) + jnp.log(jnp.where(factor > 0, factor, 1))
+    log_size = log_size + jnp.log(jnp.asarray(unit, x.dtype))
     far = live & (log_size + exponent > 20)
     # The power is 1 exactly where it is not needed: 0 * inf in a branch not taken is still NaN.
     power = jnp.exp(jnp.where(live & ~far, exponent, 0))
-    near = jnp.arcsinh(jnp.where(far, 0, x) * factor * power)
+    near = jnp.arcsinh(jnp.where(far, 0, x) * jnp.asarray(unit, x.dtype) * factor * power)
     return jnp.where(far, jnp.sign(x) * (math.log(2) + log_size + exponent), near)
 
 

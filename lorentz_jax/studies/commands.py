@@ -180,3 +180,23 @@ class Convergence(Files):
 
         settings = study.Settings(distances=self.distances, cap=self.cap, seeds=self.seeds)
         return study.run(self.methods or study.FIGURE, settings), study.plot
+
+
+@dataclass(frozen=True)
+class Numerics(Files):
+    """Errors of every function and its gradients in ulps, against 50 digits (needs mpmath)."""
+
+    dtypes: tuple[str, ...] = ("float32", "float64", "bfloat16")
+    samples: int = 100
+    """Points of the grid for each function."""
+    functions: tuple[str, ...] = ()
+    """Rows of the table, or modules of the package; all by default."""
+    peers: bool = False
+    """Add the functions of the hyperbolix package, which must be installed."""
+
+    def run(self) -> tuple[dict[str, Any], Plot]:
+        """Measure and print; returns the results and what draws them."""
+        from lorentz_jax.studies import numerics_report as study
+
+        found = study.run(self.dtypes, self.samples, self.functions, self.peers)
+        return found, study.plot
