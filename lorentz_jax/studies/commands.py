@@ -152,13 +152,15 @@ class Data(Timing):
     width: int = 16
     batch: int = 64
     stages: tuple[int, ...] = (2, 2, 2, 2)
+    images: int = 50_000
+    """Images to pick from."""
 
     def tables(self) -> Tables:
         """Measure; yields a title and its rows at a time."""
         from lorentz_jax.studies import networks
 
         sizes = {"width": self.width, "batch": self.batch, "stages": self.stages}
-        rows = networks.data_path(seconds=self.seconds or 30, **sizes)
+        rows = networks.data_path(seconds=self.seconds or 30, count=self.images, **sizes)
         yield f"data path, width={self.width} batch={self.batch}", rows
 
 
