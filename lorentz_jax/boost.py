@@ -5,27 +5,12 @@ Formulas over arrays `(..., D)` and a kappa that broadcasts against them, for `g
 other: wherever both are added and taken apart again, the other one is lost.
 """
 
-import jax
 import jax.numpy as jnp
 
 from lorentz_jax.charts import scaled_time
-from lorentz_jax.numerics import direction, divide, hypot, safe_norm, sinhc, split
+from lorentz_jax.numerics import direction, divide, hypot, safe_norm, sinhc, split, with_drift
 from lorentz_jax.radial import lean, over_time, rejection, rise, sinhc_slope
 from lorentz_jax.triangle import boost_drift, dot
-
-
-@jax.custom_jvp
-def boost(p, x, kappa):
-    """The translation that takes the origin to p, applied to x."""
-    return _boost(p, x, kappa)
-
-
-@boost.defjvp
-def _boost_jvp(primals, tangents):
-    # In p and x by autodiff. In kappa the light-cone coordinates would cancel.
-    (p, x, kappa), (dp, dx, dkappa) = primals, tangents
-    out, tangent = jax.jvp(lambda p, x: _boost(p, x, kappa), (p, x), (dp, dx))
-    return out, tangent + boost_drift(p, x, kappa) * dkappa
 
 
 def _light_cone(along, floor, time):
@@ -37,6 +22,7 @@ def _light_cone(along, floor, time):
 
 
 def _boost(p, x, kappa):
+    """The translation that takes the origin to p, applied to x."""
     s = jnp.sqrt(kappa)
     a, pt = safe_norm(p, keepdims=True), scaled_time(p, kappa)
     u, stretch = direction(p, a), s * a + pt  # e^r
@@ -58,6 +44,10 @@ def _boost(p, x, kappa):
     # `near` is exact through the origin; `far` when x and p are far out and may cancel.
     moved = jnp.where((s * a < 1) | (jnp.abs(s * along) < 1), near, far)
     return jnp.where(returns, back, moved)
+
+
+# In kappa the light-cone coordinates would cancel.
+boost = with_drift(_boost, boost_drift)
 
 
 def to_origin(x, v, kappa):
@@ -112,25 +102,16 @@ def exponential_at_origin(v, kappa):
     return sinhc(jnp.sqrt(kappa) * safe_norm(v, keepdims=True)) * v
 
 
-@jax.custom_jvp
-def exponential(x, v, kappa):
-    """exp at x of v."""
-    return _exponential(x, v, kappa)
-
-
-@exponential.defjvp
-def _exponential_jvp(primals, tangents):
-    # Of `cosh(s L) x + sinhc(s L) v` with the length L of v; (s L)^2 has the derivative `square`.
-    (x, v, kappa), (dx, dv, dkappa) = primals, tangents
-    out, tangent = jax.jvp(lambda x, v: _exponential(x, v, kappa), (x, v), (dx, dv))
+def _exponential_drift(x, v, kappa):
+    """Of `cosh(s L) x + sinhc(s L) v`, L the length of v; (s L)^2 has the derivative `square`."""
     across, along = _parts(x, v, kappa)
     scaled = jnp.sqrt(kappa) * length_at(x, v, kappa)
     square = dot(across, across) + over_time(along, safe_norm(x, keepdims=True), kappa) ** 2
-    by_kappa = square / 2 * (sinhc(scaled) * x + sinhc_slope(scaled) * v)
-    return out, tangent + by_kappa * dkappa
+    return square / 2 * (sinhc(scaled) * x + sinhc_slope(scaled) * v)
 
 
 def _exponential(x, v, kappa):
+    """exp at x of v."""
     s, a = jnp.sqrt(kappa), safe_norm(x, keepdims=True)
     near = s * a < 1
     close, short = (jnp.where(near, z, jnp.zeros_like(z)) for z in (x, v))
@@ -151,3 +132,6 @@ def _exponential(x, v, kappa):
     far = u * ((stretch * plus - divide(minus, stretch)) / (2 * s))
     out = across + jnp.where(jnp.abs(along) < 1, moved, far)
     return jnp.where(near, through, out)
+
+
+exponential = with_drift(_exponential, _exponential_drift)

@@ -176,7 +176,7 @@ def center(x: Any, mean: Any, beta: Any, kappa: Any) -> Array:
 def _center(x, mean, beta, kappa):
     dtype = kappa.dtype
     points, mu, beta = x.astype(dtype), mean.astype(dtype), beta.astype(dtype)
-    mu_t, beta_t = (jnp.sqrt(1 / kappa + jnp.sum(p * p)) for p in (mu, beta))
+    mu_t, beta_t = point_time(mu, kappa), point_time(beta, kappa)
     # One skinny product: on a CPU it beats two reductions over the channels.
     dots = precise(points, jnp.stack([mu, beta], axis=1))
     time = jnp.sqrt(1 / kappa + jnp.sum(points * points, axis=-1, keepdims=True))
@@ -184,8 +184,13 @@ def _center(x, mean, beta, kappa):
     return (points + a * mu + b * beta).astype(x.dtype)
 
 
+def point_time(p, kappa):
+    """Time of one point `(D,)`, a number; squares p, as layers do."""
+    return jnp.sqrt(1 / kappa + jnp.sum(p * p))
+
+
 def precise(x, y):
-    """A matrix product in full precision on every device, for skinny ones: it costs nothing."""
+    """A matrix product in full precision on every device; for skinny ones."""
     return jnp.matmul(x, y, precision=lax.Precision.HIGHEST)
 
 

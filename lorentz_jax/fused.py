@@ -16,7 +16,7 @@ from jax import Array, lax
 
 from lorentz_jax import functional
 from lorentz_jax.arguments import as_array, as_kappa, compute_dtype
-from lorentz_jax.functional import precise
+from lorentz_jax.functional import point_time, precise
 from lorentz_jax.hyperplane import Normals, check_input
 from lorentz_jax.numerics import divide
 
@@ -29,8 +29,9 @@ def conv_center(
 
     x is `(N, H, W, C_in)` and not empty, `beta` the space part `(C_out,)` of a point, kappa a
     scalar; `strides` and `padding` as in `functional.conv`. `scale` `(C_out,)` multiplies the space
-    part of the normals (see `hyperplane.factored_normals`). Gradients flow through the mean and
-    reach kappa; the returned mean itself is for running statistics and carries none.
+    part of the normals (see `hyperplane.factored_normals`); where it is 0 it gets no gradient.
+    Gradients flow through the mean and reach kappa; the returned mean itself is for running
+    statistics and carries none.
     """
     x = check_input(x, normals, axes=3)
     beta = as_array("beta", beta)
@@ -72,7 +73,7 @@ def _forward(x, space, scale, time, beta, kappa, strides, pads):
     tau = jnp.sqrt(1 / kappa + jnp.sum(y * y, axis=1, keepdims=True))
     mean, mean_t = jnp.mean(y, axis=0), jnp.mean(tau)
     mu = functional.to_hyperboloid(mean, mean_t, kappa)
-    mu_t, beta_t = (jnp.sqrt(1 / kappa + jnp.sum(p * p)) for p in (mu, beta))
+    mu_t, beta_t = point_time(mu, kappa), point_time(beta, kappa)
     vectors = jnp.stack([mu, beta, time], axis=1)
     # One skinny product for three row sums; f = y.time only serves the backward pass.
     d, e, f = jnp.split(precise(y, vectors), 3, axis=1)
@@ -87,7 +88,7 @@ def _backward(strides, pads, kept, cotangents):
     x, space, scale, time, beta, kappa, t, stored, tau, d, e, f, a, b, mu, length, out = kept
     s, dtype, pixels = jnp.sqrt(kappa), kappa.dtype, t.size
     g, y = (i.astype(dtype).reshape(pixels, -1) for i in (cotangents[0], stored))
-    mu_t, beta_t = (jnp.sqrt(1 / kappa + jnp.sum(p * p)) for p in (mu, beta))
+    mu_t, beta_t = point_time(mu, kappa), point_time(beta, kappa)
     m, k1, k2 = jnp.sum(mu * beta), kappa / (1 + s * mu_t), kappa / (1 + s * beta_t)
 
     # Cotangents of the per-pixel numbers d, e, tau.

@@ -45,7 +45,7 @@ from lorentz_jax.charts import (
     to_klein,
     to_poincare,
 )
-from lorentz_jax.numerics import binary_scale, divide, safe_norm
+from lorentz_jax.numerics import binary_scale, divide, safe_norm, with_drift
 from lorentz_jax.radial import arc, arc_along
 from lorentz_jax.triangle import (
     half_chord,
@@ -207,18 +207,7 @@ def _transport_value(x, y, v, kappa):
     return jnp.where(far, away, from_origin(end, turned, kappa))
 
 
-@jax.custom_jvp
-def _transport(x, y, v, kappa):
-    return _transport_value(x, y, v, kappa)
-
-
-@_transport.defjvp
-def _transport_jvp(primals, tangents):
-    (x, y, v, kappa), (dx, dy, dv, dkappa) = primals, tangents
-    out, tangent = jax.jvp(
-        lambda x, y, v: _transport_value(x, y, v, kappa), (x, y, v), (dx, dy, dv)
-    )
-    return out, tangent + transport_drift(x, y, v, kappa) * dkappa
+_transport = with_drift(_transport_value, transport_drift)
 
 
 def centroid(x, kappa, weights=None, axis: int = -2):

@@ -18,6 +18,7 @@ from jax import Array
 
 from lorentz_jax import functional, fused, initializers
 from lorentz_jax.arguments import as_kappa, compute_dtype
+from lorentz_jax.functional import point_time
 from lorentz_jax.hyperplane import Normals, factored_normals, normals
 
 Activation = Callable[[Array], Array]
@@ -212,14 +213,10 @@ class LorentzBatchNorm(_Curved):
         kappa = jax.lax.stop_gradient(as_kappa(kappa, dtype))
         space, time = (
             (1 - self.momentum) * p + self.momentum * q
-            for p, q in ((old, mean), (_time(old, kappa), _time(mean, kappa)))
+            for p, q in ((old, mean), (point_time(old, kappa), point_time(mean, kappa)))
         )
         moved = functional.to_hyperboloid(space, time, kappa)
         self.mean[...] = moved.astype(self.mean.dtype)
-
-
-def _time(x: Array, kappa: Array) -> Array:
-    return jnp.sqrt(1 / kappa + jnp.sum(x * x))
 
 
 def conv_norm(

@@ -6,6 +6,7 @@ Everything here works in the dtype it is given (float32 or float64); the callers
 
 import functools
 import math
+from collections.abc import Callable
 from fractions import Fraction
 
 import jax
@@ -41,6 +42,23 @@ def _direction_jvp(primals, tangents):
     (x, size), (dx, dsize) = primals, tangents
     out = direction(x, size)
     return out, divide(dx - out * dsize, size)
+
+
+def with_drift(value: Callable[..., Array], drift: Callable[..., Array]) -> Callable[..., Array]:
+    """`value(*arrays, kappa)` with `drift(*arrays, kappa)` as its derivative in kappa.
+
+    In the arrays it is differentiated as it stands. For functions whose terms cancel in kappa.
+    """
+    function = jax.custom_jvp(value)
+
+    @function.defjvp
+    def _(primals, tangents):
+        *arrays, kappa = primals
+        *moves, dkappa = tangents
+        out, tangent = jax.jvp(lambda *a: value(*a, kappa), tuple(arrays), tuple(moves))
+        return out, tangent + drift(*primals) * dkappa
+
+    return function
 
 
 def binary_scale(x: Array, axis: int | tuple[int, ...] = -1) -> Array:

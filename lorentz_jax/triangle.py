@@ -183,10 +183,7 @@ def polar_transport(x, y, v, kappa):
     sinh = divide(s * gap * (1 + s * (a + b) / (tx + ty)), 2 * root)
     d, half_cosine = hypot(sinh, jnp.ones_like(root)), safe_norm(middle, keepdims=True) / 2
     length = hypot(c * safe_norm(spread, keepdims=True) / 2, d * half_cosine)
-    q, m = (
-        divide(spread, length) * c,
-        middle * divide(d, length),
-    )  # of lengths 2 sin(chi/2), 2 cos(chi/2)
+    q, m = divide(spread, length) * c, middle * divide(d, length)  # lengths 2 sin, 2 cos (chi/2)
     difference = divide(spread, sizes)
     cosine = (dot(m, m) - dot(q, q)) / 4
     sideways = dot(q, across)

@@ -14,108 +14,30 @@ from pathlib import Path
 import mpmath as mp
 import numpy as np
 
-# --- textbook formulas (ambient) ------------------------------------------------------------
+from lorentz_jax.studies import numerics_truth as truth
+from lorentz_jax.studies.numerics_truth import combine, dot, lorentz_norm, minkowski
 
+__all__ = ["combine", "dot", "lorentz_norm", "minkowski"]
 
-def dot(x, y):
-    return mp.fsum(a * b for a, b in zip(x, y, strict=True))
+# --- textbook formulas (ambient): those of `studies.numerics_truth`, by the names of the tests ---
 
-
-def minkowski(X, Y):
-    return dot(X[1:], Y[1:]) - X[0] * Y[0]
-
-
-def combine(a, X, b, Y):
-    """`a X + b Y`."""
-    return [a * x + b * y for x, y in zip(X, Y, strict=True)]
-
-
-def euclidean_norm(x):
-    return mp.sqrt(dot(x, x))
-
-
-def lorentz_norm(V):
-    return mp.sqrt(max(minkowski(V, V), mp.mpf(0)))
-
-
-def mp_time(x, kappa):
-    return mp.sqrt(1 / kappa + dot(x, x))
-
-
-def mp_lift(x, kappa):
-    return [mp_time(x, kappa), *x]
-
-
-def mp_lift_tangent(x, v, kappa):
-    return [dot(x, v) / mp_time(x, kappa), *v]
+euclidean_norm, mp_time, mp_lift, mp_lift_tangent = (
+    truth.length,
+    truth.time,
+    truth.point,
+    truth.tangent,
+)
+mp_dist, mp_exp, mp_log = truth.distance, truth.exponential, truth.logarithm
+mp_transport, mp_translate, mp_normals = truth.transported, truth.translated, truth.normal
+mp_to_ball, mp_from_ball = truth.ball, truth.from_ball
 
 
 def mp_origin(dimension, kappa):
-    return [1 / mp.sqrt(kappa)] + [mp.mpf(0)] * dimension
-
-
-def mp_dist(X, Y, kappa):
-    if X == Y:
-        return mp.mpf(0)
-    return mp.acosh(max(-kappa * minkowski(X, Y), mp.mpf(1))) / mp.sqrt(kappa)
-
-
-def mp_exp(X, V, kappa):
-    length = mp.sqrt(kappa) * lorentz_norm(V)
-    if length == 0:
-        return list(X)
-    return combine(mp.cosh(length), X, mp.sinh(length) / length, V)
-
-
-def mp_log(X, Y, kappa):
-    d = mp.sqrt(kappa) * mp_dist(X, Y, kappa)
-    if d == 0:
-        return [mp.mpf(0)] * len(X)
-    return combine(d / mp.sinh(d), Y, -d * mp.cosh(d) / mp.sinh(d), X)
-
-
-def mp_transport(X, Y, V, kappa):
-    factor = kappa * minkowski(Y, V) / (1 - kappa * minkowski(X, Y))
-    return combine(1, V, factor, combine(1, X, 1, Y))
-
-
-def mp_translate(P, X, kappa):
-    """exp at P of the logarithm of X at the origin, transported to P."""
-    o = mp_origin(len(P) - 1, kappa)
-    return mp_exp(P, mp_transport(o, P, mp_log(o, X, kappa), kappa), kappa)
+    return truth.origin([0] * dimension, kappa)
 
 
 def mp_centroid(points, kappa, weights=None):
-    weights = [mp.mpf(1)] * len(points) if weights is None else weights
-    total = [dot(weights, column) for column in zip(*points, strict=True)]
-    return [t / mp.sqrt(-kappa * minkowski(total, total)) for t in total]
-
-
-def mp_to_ball(x, kappa, share):
-    """Direction of x at radius `tanh(share s r)/s`: Poincare for share 1/2, Klein for 1."""
-    size = euclidean_norm(x)
-    if size == 0:
-        return list(x)
-    s = mp.sqrt(kappa)
-    return [a / size * mp.tanh(share * mp.asinh(s * size)) / s for a in x]
-
-
-def mp_from_ball(y, kappa, share):
-    size = euclidean_norm(y)
-    if size == 0:
-        return list(y)
-    s = mp.sqrt(kappa)
-    return [a / size * mp.sinh(mp.atanh(s * size) / share) / s for a in y]
-
-
-# --- hyperplanes ----------------------------------------------------------------------------
-
-
-def mp_normals(w, b, kappa):
-    """The paper's normal: (0, w) transported to the point at signed distance -b/|w| along w."""
-    size, o = euclidean_norm(w), mp_origin(len(w), kappa)
-    P = mp_exp(o, [mp.mpf(0)] + [-b * a / size**2 for a in w], kappa)
-    return mp_transport(o, P, [mp.mpf(0), *w], kappa)
+    return truth.centre(points, [mp.mpf(1)] * len(points) if weights is None else weights, kappa)
 
 
 def mp_signed_distance(X, w, b, kappa, scale="inside"):

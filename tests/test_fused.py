@@ -74,6 +74,40 @@ def test_factored_normals_change_no_value_and_no_gradient(x64, kappa, window, st
         np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-11 * np.abs(b).max(), err_msg=name)
 
 
+def test_float32_at_radius_10():
+    """Value and gradients at kappa 0.3, r = 10, as good as rounding of far points allows."""
+    random, kappa = np.random.default_rng(3), 0.3
+    s = np.sqrt(kappa)
+    unit = random.normal(size=(2, 4, 4, 3))
+    unit /= np.linalg.norm(unit, axis=-1, keepdims=True)
+    x = np.sinh(10 * s) / s * unit
+    a, b, beta = (random.normal(size=shape) for shape in ((1, 1, 3, 4), (4,), (4,)))
+    arguments = (x, a, np.array([0.5, 1.0, 2.0, 0.8]), b, beta)
+
+    def factored(x, a, g, b, beta):
+        planes, scale = factored_normals(a, g, b, kappa)
+        return fused.conv_center(x, planes, beta, kappa, scale=scale)[0]
+
+    def wanted(x, a, g, b, beta):
+        return plain(x, functional.weight_norm(a, g), b, beta, kappa, 1, None)[0]
+
+    def both(function, arguments):
+        def loss(*arguments):
+            out = function(*arguments)
+            return jnp.mean(out * jnp.cos(jnp.arange(out.size, dtype=out.dtype)).reshape(out.shape))
+
+        return jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2, 3, 4)))(*arguments)
+
+    value, got = both(factored, [a.astype(np.float32) for a in arguments])
+    with jax.enable_x64(True):
+        truth, want = both(wanted, arguments)
+    np.testing.assert_allclose(value, truth, rtol=1e-4)
+    for name, one, other in zip(["x", "a", "g", "b", "beta"], got, want, strict=True):
+        np.testing.assert_allclose(
+            one, other, rtol=1e-3, atol=1e-4 * np.abs(other).max(), err_msg=name
+        )
+
+
 def test_the_returned_mean_carries_no_gradient(x64):
     arguments = (*arrays((3, 3)), 0.5)
     gradient = jax.grad(lambda x: jnp.sum(fast(x, *arguments[1:], 1, None)[1]))(arguments[0])

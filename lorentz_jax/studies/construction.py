@@ -81,30 +81,26 @@ def construct(
         found = normals(np.asarray(w, np.float64)[:, None], np.array([float(b)]), kappa)
         anchor = np.asarray(geometry.lift(geometry.exp0(offset * axis, kappa), kappa))
         normal = np.array([found.time[0], *np.asarray(found.space)[:, 0]])
+        radius = np.linspace(0, extent, count // 2)[:, None, None]
+        angle = np.linspace(0, 2 * math.pi, count)[:, None]
+        around = np.cos(angle) * axis + np.sin(angle) * side
+        sheet = np.asarray(geometry.lift(np.sinh(radius) / s * around[None], kappa))
+        line = np.linspace(-extent, extent, count)[:, None]
+        profile = np.asarray(geometry.lift(np.sinh(line) / s * axis, kappa))
     along = np.array([0.0, *side])
-    radius = np.linspace(0, extent, count // 2)[:, None, None]
-    angle = np.linspace(0, 2 * math.pi, count)[:, None]
-    around = np.concatenate([np.cos(angle) * axis + np.sin(angle) * side], axis=-1)
     # The hyperplane stays inside the sheet: cosh(s r) = cosh(theta) cosh(s t) along it.
     reach = math.acosh(math.cosh(extent) / math.cosh(s * offset))
     t = np.linspace(-reach, reach, count)[:, None]
-    line = np.linspace(-extent, extent, count)[:, None]
     far = 1.05 * math.cosh(reach) * anchor
     wide = 1.05 * math.sinh(reach) / s * along
     return Construction(
         kappa=float(kappa), offset=offset, axis=axis, anchor=anchor, normal=normal, along=along,
-        sheet=_lifted(np.sinh(radius) * around[None], s),
+        sheet=sheet,
         plane=np.stack([-wide, wide, far + wide, far - wide]),
         hyperplane=np.cosh(t) * anchor + np.sinh(t) / s * along,
         steps=t[:, 0] / s,
-        profile=_lifted(np.sinh(line) * axis, s),
+        profile=profile,
     )  # fmt: skip
-
-
-def _lifted(scaled: np.ndarray, s: float) -> np.ndarray:
-    """Ambient vectors of the points whose space part is `scaled/s`."""
-    time = np.sqrt(1 + (scaled**2).sum(-1, keepdims=True))
-    return np.concatenate([time, scaled], axis=-1) / s
 
 
 def plot_space(found: Construction) -> Figure:

@@ -1,4 +1,4 @@
-"""Textbook formulas in mpmath: the truth that `studies.numerics` measures errors against.
+"""Textbook formulas in mpmath: the truth of `studies.numerics`, and of the tests.
 
 Vectors are lists of `mpf`, and capital letters ambient ones, time first. Nothing here shares a
 form with the package: distances are arccosh of the Minkowski product, translations are exp of
@@ -66,7 +66,9 @@ def origin(like: Vector, kappa: Any) -> Vector:
 
 
 def distance(X: Vector, Y: Vector, kappa: Any) -> Any:
-    """`arccosh(-kappa X o Y)/s`."""
+    """`arccosh(-kappa X o Y)/s`, exactly 0 for equal points."""
+    if X == Y:
+        return mp.mpf(0)
     return mp.acosh(max(-kappa * minkowski(X, Y), mp.mpf(1))) / mp.sqrt(kappa)
 
 

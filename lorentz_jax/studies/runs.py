@@ -67,18 +67,8 @@ def read_run(path: Path | str) -> tuple[TrainConfig, dict[str, Any]]:
             found[name] = json.loads(file.read_text())
         except ValueError as error:
             raise ValueError(f"{file} is not JSON: {error}") from None
-    return _config(found["config"], path), found["summary"]
-
-
-def _config(values: dict[str, Any], path: Path | str) -> TrainConfig:
-    """The inverse of `TrainConfig.to_json`."""
-    values = dict(values)
-    for name in ("stages", "milestones"):
-        values[name] = tuple(values.get(name, ()))
-    for name in ("data_dir", "run_dir", "compilation_cache"):
-        values[name] = None if values.get(name) is None else Path(values[name])
     try:
-        return TrainConfig(**values)
+        return TrainConfig.from_json(found["config"]), found["summary"]
     except TypeError as error:
         raise ValueError(f"{path} is a run of another version of lorentz_jax: {error}") from None
 

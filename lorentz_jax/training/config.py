@@ -2,8 +2,9 @@
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,6 +157,17 @@ class TrainConfig:
     def to_json(self) -> dict[str, Any]:
         """The fields as plain JSON values."""
         return {field: _plain(value) for field, value in dataclasses.asdict(self).items()}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`; `TypeError` for fields of another version."""
+        tuples = {field: tuple(values.get(field, ())) for field in ("stages", "milestones")}
+        paths = {
+            field: Path(values[field])
+            for field in ("data_dir", "run_dir", "compilation_cache")
+            if values.get(field) is not None
+        }
+        return cls(**{**values, **tuples, **paths})
 
     def decisive(self) -> dict[str, Any]:
         """The part of `to_json` that decides the numbers: a checkpoint must agree with it."""
