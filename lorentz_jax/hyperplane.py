@@ -17,7 +17,7 @@ from jax import Array
 from lorentz_jax.arguments import as_array, as_kappa, compute_dtype, concrete, operation
 from lorentz_jax.charts import time_column
 from lorentz_jax.numerics import binary_scale, divide, safe_norm, sinhc, theta_limit
-from lorentz_jax.radial import arc_over, plane_arc
+from lorentz_jax.radial import arc_over, plane_arc, size_sinh
 
 # `weights` of a bare pair is refused where rounding moved |v|_L by more than this (relative).
 _LOSS = 1e-3
@@ -107,10 +107,7 @@ def _column(size: Array, b: Array, kappa: Array) -> tuple[Array, Array, Array]:
     s, limit = jnp.sqrt(kappa), theta_limit(size.dtype)
     full = divide(-s * b, size)
     theta = jnp.clip(full, -limit, limit)
-    # Near 0 by sinhc: in |w| the derivative `sinh theta - theta cosh theta` would cancel.
-    near = jnp.abs(full) < 1
-    small = -s * b * sinhc(jnp.where(near, full, 0))
-    time = jnp.where(near, small, size * jnp.sinh(jnp.where(near, 0, theta)))
+    time = size_sinh(-s * b, size, limit)
     return time, jnp.cosh(theta), jnp.maximum(jnp.abs(full) - limit, 0)
 
 

@@ -142,6 +142,27 @@ def _arc_over_jvp(primals, tangents):
     return arc_over(x, size), dx / hypot(q, jnp.ones_like(q)) + by_size * dsize
 
 
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+def size_sinh(x: Array, size: Array, limit: float) -> Array:
+    """`size sinh(x/size)` with x/size cut at `limit`; x itself, the limit, where size is 0.
+
+    In the size its derivative is `sinh q - q cosh q`, q = x/size, without cancellation. (The series
+    is in the derivative alone: XLA would evaluate one of the value for every output of a layer.)
+    """
+    q = jnp.clip(divide(x, size), -limit, limit)
+    return jnp.where(size > 0, size * jnp.sinh(q), x)
+
+
+@size_sinh.defjvp
+def _size_sinh_jvp(limit, primals, tangents):
+    (x, size), (dx, dsize) = primals, tangents
+    whole = divide(x, size)
+    inside, q = jnp.abs(whole) <= limit, jnp.clip(whole, -limit, limit)
+    by_x = jnp.where(inside, jnp.cosh(q), 0)
+    by_size = jnp.where(inside, -(q**3) * sinhc_slope(q), jnp.sinh(q))
+    return size_sinh(x, size, limit), by_x * dx + by_size * dsize
+
+
 def tanh_gap(x: Array) -> Array:
     """`tanh(x) - x`, without cancellation near 0."""
     near = jnp.abs(x) < 1

@@ -112,6 +112,35 @@ def test_factored_normals_name_what_does_not_fit():
         factored_normals(a, jnp.ones(2), jnp.ones(3), 1.0)
 
 
+@pytest.mark.parametrize("theta", [1e-6, 1e-3, 0.3, 0.999, 1.001, 20.0, -5.0])
+def test_the_time_of_a_normal_keeps_its_derivative_in_the_size(theta):
+    """`sinh theta - theta cosh theta`: near 0 float32 keeps nothing of it if it is subtracted."""
+    size, kappa = np.float32(1.5), np.float32(0.3)
+    b = np.float32(-theta * size / np.sqrt(kappa))
+
+    def time(size, b):
+        return normals(size[None, None], b[None], kappa).time[0]
+
+    by_size, by_b = jax.grad(time, (0, 1))(size, b)
+    with mp.workdps(50):
+        s, exact_size, exact_b = (
+            mp.sqrt(mp.mpf(float(kappa))),
+            mp.mpf(float(size)),
+            mp.mpf(float(b)),
+        )
+        q = -s * exact_b / exact_size
+        want = mp.sinh(q) - q * mp.cosh(q), -s * mp.cosh(q)
+    assert_close(by_size, float(want[0]), 4e-5)  # eps theta of q itself
+    assert_close(by_b, float(want[1]), 4e-5)
+
+
+def test_beyond_its_limit_the_time_grows_with_the_size_alone():
+    grad = jax.grad(lambda size, b: normals(size[None, None], b[None], 1.0).time[0], (0, 1))
+    by_size, by_b = grad(np.float32(1), np.float32(-90))
+    np.testing.assert_allclose(by_size, np.sinh(80.0), rtol=1e-5)
+    assert by_b == 0
+
+
 def test_a_kernel_is_its_flattened_matrix(kappa):
     rng = np.random.default_rng(1)
     w, b = (rng.normal(size=shape).astype(np.float32) for shape in ((3, 2, 4, 5), (5,)))
