@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 
 from lorentz_jax.studies.report import COLOURS
 from lorentz_jax.studies.runs import Trained
-from lorentz_jax.training.radius import make_radius_step, with_convolutions
+from lorentz_jax.training.diagnostics import make_radius_step, with_convolutions
 from lorentz_jax.training.state import Arrays
 
 MARKERS = ("o", "s", "^", "v", "D")

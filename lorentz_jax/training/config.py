@@ -52,12 +52,16 @@ class TrainConfig:
     """Images a step. The incomplete last batch of an epoch is left out."""
     lr: float = 0.1
     """Learning rate at the start."""
+    optimiser: Literal["sgd", "adamw", "muon"] = "sgd"
+    """SGD with momentum; AdamW; or Muon for the kernels and AdamW for the rest. The rates that
+    suit them differ: see README."""
     momentum: float = 0.9
-    """Momentum of SGD."""
+    """Momentum of SGD, of Muon, and of AdamW (its b1)."""
     nesterov: bool = True
-    """Use Nesterov's form of momentum."""
+    """Use Nesterov's form of momentum, with SGD and Muon."""
     weight_decay: float = 5e-4
-    """Coefficient of the L2 penalty; which parameters it touches is up to `init`."""
+    """Coefficient of the L2 penalty, or of AdamW's and Muon's decoupled decay; which parameters it
+    touches is up to `init`."""
     schedule: Literal["cosine", "step", "constant"] = "cosine"
     """Learning rate over time: down to zero, in steps, or flat."""
     milestones: tuple[int, ...] = (60, 120, 160)
@@ -91,6 +95,9 @@ class TrainConfig:
     """Write TensorBoard events too; needs the extra `tensorboard`."""
     log_radius: bool = False
     """Add the mean hyperbolic radius of every layer's output to `metrics.jsonl`."""
+    diagnostics: bool = False
+    """Add how fast every kernel turns, every gradient's norm, and every output's radius, scale and
+    share of active ReLUs, all of one training batch, to `metrics.jsonl`."""
     profile: bool = False
     """Write a `jax.profiler` trace of three early steps to `profile/`."""
     dry_run: bool = False
@@ -123,6 +130,7 @@ class TrainConfig:
         _number("gamma", self.gamma, 0 < self.gamma <= 1, "in (0, 1]")
         _choice("model", self.model, ("lorentz", "euclidean", "hcnn", "poincare", "theirs"))
         _choice("init", self.init, ("fast", "paper"))
+        _choice("optimiser", self.optimiser, ("sgd", "adamw", "muon"))
         _choice("schedule", self.schedule, ("cosine", "step", "constant"))
         _choice("precision", self.precision, ("float32", "bfloat16"))
         _choice("device", self.device, ("auto", "cpu", "gpu", "tpu"))
@@ -132,6 +140,8 @@ class TrainConfig:
             raise ValueError(
                 "init paper needs a fixed kappa: its beta is a point of one hyperboloid"
             )
+        if self.init == "paper" and self.optimiser != "sgd":
+            raise ValueError(f"init paper goes with the optimiser sgd, not {self.optimiser}")
         if self.precision == "bfloat16" and self.model not in ("lorentz", "euclidean"):
             raise ValueError(
                 f"precision bfloat16 is for the models lorentz and euclidean; {self.model} "
@@ -178,7 +188,7 @@ class TrainConfig:
 # that a run which stopped at a bad step can go on past it.
 INDIFFERENT = frozenset({
     "name", "run_dir", "overwrite", "resume", "keep", "checkpoint_every", "export", "tensorboard",
-    "profile", "log_radius", "dry_run", "device", "multihost", "compilation_cache",
+    "profile", "log_radius", "diagnostics", "dry_run", "device", "multihost", "compilation_cache",
     "skip_nonfinite", "data_dir", "verify",
 })  # fmt: skip
 

@@ -166,7 +166,13 @@ class Loop:
         if not math.isfinite(result["loss"]):
             self._fail(f"the {split} loss after step {step} is {result['loss']}")
         losses = [loss for loss in progress.losses if loss is not None]
-        radii = self.setup.radii(state.params, state.stats)
+        # Always the batch that the run began with, so that epochs can be compared.
+        count = len(plan.dataset.train_labels)
+        batch = epoch_batches(self.config.seed, 1, count, plan.batch_size)[0]
+        measured = {
+            "radius": self.setup.radii(state.params, state.stats),
+            "diagnostics": self.setup.diagnose(state, batch),
+        }
         return {
             "epoch": epoch,
             "step": step,
@@ -179,7 +185,7 @@ class Loop:
             # A skipped step does not move the schedule.
             "lr": float(self.setup.schedule(max(step - 1 - progress.skipped, 0))),
             "skipped_steps": len(progress.losses) - len(losses),
-            **({"radius": radii} if radii else {}),
+            **{name: values for name, values in measured.items() if values},
             "train_seconds": middle - start,
             "eval_seconds": time.perf_counter() - middle,
         }

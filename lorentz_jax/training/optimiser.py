@@ -7,8 +7,10 @@ name, decides the group. A leaf name that the table does not know is an error, n
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import optax
+import optax.contrib
 from jax import Array
 
 from lorentz_jax.training.config import TrainConfig
@@ -22,6 +24,8 @@ class Group(NamedTuple):
     """Whether weight decay acts on it."""
     lr_factor: float = 1.0
     """Its learning rate over that of the run; with the schedule `step`, until its first drop."""
+    matrix: bool = False
+    """Whether Muon trains it: its steps are orthogonal matrices."""
     riemannian: bool = False
     """Whether it is a point of the hyperboloid, by its space part."""
 
@@ -33,7 +37,7 @@ class Group(NamedTuple):
 # b/|w|, to infinity, and a decayed raw kappa drifts. `paper` decays all, as the reference does.
 GROUPS: dict[str, dict[str, Group]] = {
     "fast": {
-        "kernel": Group(decay=True),
+        "kernel": Group(decay=True, matrix=True),
         "gain": Group(),
         "bias": Group(),
         "beta": Group(),
@@ -42,7 +46,7 @@ GROUPS: dict[str, dict[str, Group]] = {
         "time": Group(decay=True),
     },
     "paper": {
-        "kernel": Group(decay=True),
+        "kernel": Group(decay=True, matrix=True),
         "gain": Group(decay=True),
         "bias": Group(decay=True),
         "beta": Group(decay=True, lr_factor=0.2, riemannian=True),
@@ -104,7 +108,7 @@ def make_schedule(config: TrainConfig, steps_per_epoch: int) -> Callable[[Any], 
 def make_optimiser(
     config: TrainConfig, params: Mapping[str, Any], steps_per_epoch: int
 ) -> optax.GradientTransformationExtraArgs:
-    """SGD with momentum whose groups are those of `GROUPS[config.init]`.
+    """The optimiser of the config, with the groups of `GROUPS[config.init]`.
 
     `update(..., kappa=...)` sets the kappa of the Riemannian group; it is `config.kappa` without.
     """
@@ -113,13 +117,13 @@ def make_optimiser(
     # The reference's points of the hyperboloid skip the first drop, and so catch up with the rest.
     first_drop = config.milestones[0] * steps_per_epoch if config.schedule == "step" else None
     transforms: dict[Hashable, optax.GradientTransformation] = {
-        leaf_name(path): _group_sgd(group, config, schedule, first_drop)
+        leaf_name(path): _group_optimiser(group, config, schedule, first_drop)
         for path, group in groups.items()
     }
     return optax.partition(transforms, {path: leaf_name(path) for path in groups})
 
 
-def _group_sgd(
+def _group_optimiser(
     group: Group,
     config: TrainConfig,
     schedule: Callable[[Any], Array],
@@ -135,8 +139,24 @@ def _group_sgd(
 
     if group.riemannian:
         return riemannian_sgd(rate, config.momentum, config.nesterov, decay, config.kappa)
+    if config.optimiser == "sgd":
+        return optax.chain(
+            optax.add_decayed_weights(decay),
+            optax.trace(config.momentum, config.nesterov),
+            optax.scale_by_learning_rate(rate),
+        )
+    direction = optax.scale_by_adam(b1=config.momentum)
+    if config.optimiser == "muon" and group.matrix:
+        direction = optax.contrib.scale_by_muon(
+            beta=config.momentum, nesterov=config.nesterov, weight_dimension_numbers=_as_matrices
+        )
     return optax.chain(
-        optax.add_decayed_weights(decay),
-        optax.trace(config.momentum, config.nesterov),
-        optax.scale_by_learning_rate(rate),
+        direction, optax.add_decayed_weights(decay), optax.scale_by_learning_rate(rate)
+    )
+
+
+def _as_matrices(params: Any) -> Any:
+    """A kernel is one matrix, its last axis the output, however many axes come before."""
+    return jax.tree.map(
+        lambda p: optax.contrib.MuonDimensionNumbers(tuple(range(p.ndim - 1)), p.ndim - 1), params
     )

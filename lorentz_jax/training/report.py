@@ -113,8 +113,12 @@ class Events:
         """Every number of a row of `metrics.jsonl`, at its step."""
         if self._writer is None:
             return
-        radii = {f"radius/{layer}": value for layer, value in row.get("radius", {}).items()}
-        for name, value in {**row, **radii}.items():
+        inner = {
+            f"{group}/{name}": value
+            for group in ("radius", "diagnostics")
+            for name, value in row.get(group, {}).items()
+        }
+        for name, value in {**row, **inner}.items():
             if isinstance(value, (int, float)) and name != "step":
                 self._writer.add_scalar(name, value, row["step"])
         self._writer.flush()

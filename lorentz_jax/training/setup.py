@@ -1,8 +1,9 @@
 """From a configuration and a dataset to compiled steps and arrays on the devices."""
 
 import functools
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -14,8 +15,8 @@ from lorentz_jax import data
 from lorentz_jax.models import build_model
 from lorentz_jax.training import devices, metrics
 from lorentz_jax.training.config import TrainConfig
+from lorentz_jax.training.diagnostics import make_diagnostic_step, make_radius_step
 from lorentz_jax.training.optimiser import describe_decay, make_optimiser, make_schedule
-from lorentz_jax.training.radius import make_radius_step
 from lorentz_jax.training.state import Arrays, TrainState, build, init_state
 from lorentz_jax.training.step import Compiled, compile_all, make_eval_step, make_train_step
 
@@ -42,6 +43,7 @@ class Setup(NamedTuple):
     train_step: Compiled
     eval_step: Compiled
     radius_step: Compiled | None
+    diagnostic_step: Compiled | None
     train_set: tuple[Array, Array]
     eval_set: tuple[Array, Array]
     schedule: Callable[[int], Any]
@@ -62,14 +64,25 @@ class Setup(NamedTuple):
 
         return metrics.evaluate(step, count, self.plan.batch_size)
 
-    def radii(self, params: Arrays, stats: Arrays) -> dict[str, float]:
+    def radii(self, params: Arrays, stats: Arrays) -> dict[str, float | None]:
         """The mean radius of every layer's output, for the first evaluated images."""
         if self.radius_step is None:
             return {}
         indices = np.arange(self.plan.batch_size, dtype=np.int32) % len(self.eval_set[1])
         picked = self.plan.placement.split(indices)
-        values = self.radius_step(params, stats, self.eval_set[0], *picked)
-        return {layer: float(value) for layer, value in values.items()}
+        return numbers(self.radius_step(params, stats, self.eval_set[0], *picked))
+
+    def diagnose(self, state: TrainState, indices: np.ndarray) -> dict[str, float | None]:
+        """The measures of `make_diagnostic_step` on the training images `indices`.
+
+        The run's own key augments them, so the same indices give the same pixels in every epoch.
+        """
+        if self.diagnostic_step is None:
+            return {}
+        picked = self.plan.placement.split(indices)
+        return numbers(
+            self.diagnostic_step(state.params, state.stats, *self.train_set, *picked, state.key)
+        )
 
 
 def plan_run(config: TrainConfig, dataset: data.Dataset) -> Plan:
@@ -140,24 +153,35 @@ def compile_plan(config: TrainConfig, plan: Plan) -> Setup:
     state, skip = plan.state, config.skip_nonfinite > 0
     train_step = make_train_step(plan.graphdef, plan.optimiser, prepare, skip, **options)
     eval_step = make_eval_step(plan.graphdef, prepare, dataset.num_classes, **options)
-    lowered = [
-        train_step.lower(state, *train_set, picked[0]),
-        eval_step.lower(state.params, state.stats, *eval_set, *picked),
-    ]
+    model = state.params, state.stats
+    lowered = {
+        "train": train_step.lower(state, *train_set, picked[0]),
+        "eval": eval_step.lower(*model, *eval_set, *picked),
+    }
     if config.log_radius:
-        radius_step = make_radius_step(plan.graphdef, prepare, **options)
-        lowered.append(radius_step.lower(state.params, state.stats, eval_set[0], picked[0]))
-    compiled = compile_all(*lowered)
+        step = make_radius_step(plan.graphdef, prepare, **options)
+        lowered["radius"] = step.lower(*model, eval_set[0], picked[0])
+    if config.diagnostics:
+        step = make_diagnostic_step(plan.graphdef, prepare, **options)
+        lowered["diagnostics"] = step.lower(*model, *train_set, picked[0], state.key)
+    compiled = dict(zip(lowered, compile_all(*lowered.values()), strict=True))
     return Setup(
         plan=plan,
-        train_step=compiled[0],
-        eval_step=compiled[1],
-        radius_step=compiled[2] if config.log_radius else None,
+        train_step=compiled["train"],
+        eval_step=compiled["eval"],
+        radius_step=compiled.get("radius"),
+        diagnostic_step=compiled.get("diagnostics"),
         train_set=train_set,
         eval_set=eval_set,
         schedule=make_schedule(config, plan.steps_per_epoch),
         compile_seconds=time.perf_counter() - start,
     )
+
+
+def numbers(values: Mapping[str, Any]) -> dict[str, float | None]:
+    """Arrays of one number as what JSON can hold: None where they are not finite."""
+    found = {name: float(value) for name, value in values.items()}
+    return {name: value if math.isfinite(value) else None for name, value in found.items()}
 
 
 def say(text: str) -> None:

@@ -32,6 +32,7 @@ from lorentz_jax.training.recipes import RECIPES
         ("model", "euclid", "model must be one of lorentz, euclidean, .* got 'euclid'"),
         ("init", "slow", "init must be one of fast, paper"),
         ("schedule", "linear", "schedule must be one of cosine, step, constant"),
+        ("optimiser", "adam", "optimiser must be one of sgd, adamw, muon"),
         ("precision", "float16", "precision must be one of float32, bfloat16"),
         ("device", "gpu0", "device must be one of auto, cpu, gpu, tpu"),
         ("keep", 0, "keep must be at least 1"),
@@ -62,6 +63,8 @@ def test_settings_that_do_not_fit_together():
         TrainConfig(schedule="step", epochs=60, milestones=(60, 120))
     with pytest.raises(ValueError, match="needs a fixed kappa"):
         TrainConfig(init="paper", learn_kappa=True)
+    with pytest.raises(ValueError, match="paper goes with the optimiser sgd, not muon"):
+        TrainConfig(init="paper", optimiser="muon")
     with pytest.raises(ValueError, match="choose one"):
         TrainConfig(resume=True, overwrite=True)
     with pytest.raises(ValueError, match="log_radius needs points"):

@@ -65,6 +65,36 @@ def test_untouched_parameters_stay_bit_identical_over_many_steps(params):
     np.testing.assert_array_equal(now["stem/conv/bias"], params["stem/conv/bias"])
 
 
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_adam_moves_by_its_rate_and_decays_kernels_alone(params, name):
+    """The first step of Adam is `-lr sign(g)`, whatever g; the decay is decoupled from it."""
+    config = dataclasses.replace(CONFIG, optimiser=name)
+    if name == "muon":
+        params = {path: p for path, p in params.items() if not path.endswith("kernel")}
+    gradients = {path: jnp.full_like(p, -3.0) for path, p in params.items()}
+    with jax.numpy_dtype_promotion("standard"):
+        after = one_step(optimiser.make_optimiser(config, params, 5), params, gradients)
+    for path, value in params.items():
+        kept = 0.99 if path.endswith("kernel") else 1
+        np.testing.assert_allclose(after[path], kept * value + 0.1, rtol=1e-5)
+
+
+def test_muon_turns_a_kernel_by_an_orthogonal_matrix():
+    """The singular values of its first step are near the rate: a kernel is one matrix."""
+    rng = np.random.default_rng(0)
+    kernel = jnp.asarray(rng.normal(size=(3, 3, 2, 4)), jnp.float32)
+    params, config = {"conv/kernel": kernel}, dataclasses.replace(CONFIG, optimiser="muon")
+    gradients = {"conv/kernel": jnp.asarray(rng.normal(size=kernel.shape), jnp.float32)}
+    with jax.numpy_dtype_promotion("standard"):
+        after = one_step(optimiser.make_optimiser(config, params, 5), params, gradients)
+    moved = np.reshape(after["conv/kernel"] - 0.99 * kernel, (18, 4))
+    left, _, right = np.linalg.svd(np.reshape(gradients["conv/kernel"], (18, 4)), False)
+    # Newton and Schulz bring the singular values to 1 within a third only; their vectors stay.
+    inner = -10 * left.T @ moved @ right.T
+    np.testing.assert_allclose(np.diag(inner), 1, atol=0.35)
+    np.testing.assert_allclose(inner - np.diag(np.diag(inner)), 0, atol=0.02)
+
+
 @pytest.mark.parametrize("init", ["fast", "paper"])
 def test_an_unknown_leaf_is_an_error_that_names_it(params, init):
     params = {"stem/conv/weight": jnp.ones(1), **params}
