@@ -4,14 +4,14 @@
 |---|---|---|
 | direction a (weight norm) | N(0, 2/fan_in), columns of norm about sqrt 2 | N(0, 2/out) |
 | gain g, columns of w of norm softplus(g) | softplus(g) = sqrt 2 | g = 1/sqrt(in + out) |
-| bias b | 0 | -1/2 |
+| bias b | 0, stored as b sqrt(1 + kappa in) | -1/2 |
 | weights without weight norm | N(0, 2/fan_in) | N(0, 1/(in + out)) |
 | head | random directions of norm 1, b = 0 | as above |
 | batch-norm bias | 0, stored as beta sqrt(1 + kappa D) | the origin, a point |
 
 Why `fast`: with weight norm a direction turns at the learning rate over |a|^2; centring without
-variance never restores the scale that a small |w| takes away; and the output of a centring norm
-moves sqrt(1 + kappa |x|^2) as fast as beta, which the stored factor makes up for.
+variance never restores the scale that a small |w| takes away; and an output moves
+sqrt(1 + kappa |x|^2) as fast as b or the norm's beta, which the stored factors make up for.
 """
 
 import math

@@ -46,7 +46,14 @@ class Kappa(nnx.Module):
 
 
 class _Curved(nnx.Module):
-    """A module with a kappa of its own, fixed or learnable."""
+    """A module with a kappa of its own, fixed or learnable.
+
+    With `init="fast"` an offset (b of a hyperplane, beta of a norm) is stored times
+    `sqrt(1 + kappa D)`: it moves the output of a point x by `sqrt(1 + kappa |x|^2)` times its own
+    step, where the offset of a Euclidean layer moves it by the step.
+    """
+
+    scaled = False
 
     def __init__(self, kappa: float, learn_kappa: bool, param_dtype: Any):
         as_kappa(kappa, jnp.float32)
@@ -58,23 +65,35 @@ class _Curved(nnx.Module):
             return kappa
         return self.kappa() if isinstance(self.kappa, Kappa) else self.kappa
 
+    def offset(self, stored: Array, dim: int, kappa: Any) -> Array:
+        """The offset whose stored value this is, for inputs of `dim` space coordinates."""
+        kappa = as_kappa(self.curvature(kappa), stored.dtype)
+        return stored / jnp.sqrt(1 + kappa * dim) if self.scaled else stored
+
 
 class _Affine(_Curved):
     """What the layers with hyperplanes share: kernel, gain, bias and the normals made of them."""
 
-    def __init__(self, values: initializers.Affine, kappa, learn_kappa, activation, param_dtype):
+    def __init__(
+        self, values: initializers.Affine, kappa, learn_kappa, activation, param_dtype, init
+    ):
         super().__init__(kappa, learn_kappa, param_dtype)
+        self.scaled = init == "fast"
         self.kernel = nnx.Param(values.kernel)
         self.gain = None if values.gain is None else nnx.Param(values.gain)
         self.bias = nnx.Param(values.bias)
         self.activation = activation
 
-    def weights(self) -> tuple[Array, Array]:
+    def offsets(self, kappa: Any = None) -> Array:
+        """The b of every unit."""
+        return self.offset(self.bias[...], math.prod(self.kernel.shape[:-1]), kappa)
+
+    def weights(self, kappa: Any = None) -> tuple[Array, Array]:
         """The Euclidean form (w, b), weight norm applied."""
         kernel = self.kernel[...]
         if self.gain is not None:
             kernel = functional.weight_norm(kernel, jax.nn.softplus(self.gain[...]))
-        return kernel, self.bias[...]
+        return kernel, self.offsets(kappa)
 
     def normals(self, kappa: Any = None) -> Normals:
         """The Minkowski normals V of the units."""
@@ -83,10 +102,10 @@ class _Affine(_Curved):
 
     def factored_normals(self, kappa: Any = None) -> tuple[Normals, Array | None]:
         """The normals with their space part over a scale per unit, None without weight norm."""
-        kernel, bias, kappa = self.kernel[...], self.bias[...], self.curvature(kappa)
+        kernel, b, kappa = self.kernel[...], self.offsets(kappa), self.curvature(kappa)
         if self.gain is None:
-            return normals(kernel, bias, kappa), None
-        return factored_normals(kernel, jax.nn.softplus(self.gain[...]), bias, kappa)
+            return normals(kernel, b, kappa), None
+        return factored_normals(kernel, jax.nn.softplus(self.gain[...]), b, kappa)
 
 
 class LorentzLinear(_Affine):
@@ -108,7 +127,7 @@ class LorentzLinear(_Affine):
     ):  # fmt: skip
         shape = (in_features, out_features)
         values = initializers.affine(rngs.params(), shape, init, weight_norm, param_dtype)
-        super().__init__(values, kappa, learn_kappa, activation, param_dtype)
+        super().__init__(values, kappa, learn_kappa, activation, param_dtype, init)
 
     def __call__(self, x: Array, kappa: Any = None) -> Array:
         """Points `(..., D_in)` to points `(..., D_out)`."""
@@ -130,7 +149,7 @@ class LorentzConv(_Affine):
     ):  # fmt: skip
         shape = (*kernel_size, in_features, out_features)
         values = initializers.affine(rngs.params(), shape, init, weight_norm, param_dtype)
-        super().__init__(values, kappa, learn_kappa, activation, param_dtype)
+        super().__init__(values, kappa, learn_kappa, activation, param_dtype, init)
         self.strides = strides if isinstance(strides, int) else tuple(strides)
         self.padding = tuple(padding) if isinstance(padding, list) else padding
 
@@ -151,7 +170,7 @@ class LorentzMLR(_Affine):
         param_dtype: Any = jnp.float32,
     ):  # fmt: skip
         values = initializers.head(rngs.params(), (in_features, num_classes), init, param_dtype)
-        super().__init__(values, kappa, learn_kappa, None, param_dtype)
+        super().__init__(values, kappa, learn_kappa, None, param_dtype, init)
         self.scale = scale
 
     def __call__(self, x: Array, kappa: Any = None) -> Array:
@@ -184,8 +203,7 @@ class LorentzBatchNorm(_Curved):
 
     def bias_point(self, kappa: Any = None) -> Array:
         """The point beta, by its space part."""
-        beta, kappa = self.beta[...], as_kappa(self.curvature(kappa), self.beta.dtype)
-        return beta / jnp.sqrt(1 + kappa * beta.shape[0]) if self.scaled else beta
+        return self.offset(self.beta[...], self.beta.shape[0], kappa)
 
     def __call__(
         self, x: Array, kappa: Any = None, use_running_average: bool | None = None

@@ -61,7 +61,9 @@ def test_layers_are_their_functions(name):
     for kappa in (None, 2.0):  # its own, or the one of the call
         own = 0.5 if kappa is None else kappa
         got, _ = call(graphdef, params, stats, x, kappa)
-        want = jax.jit(FUNCTIONS[name])(x, normals(w, params["bias"], own), own)
+        # The preset "fast" stores b scaled, by all inputs of a unit.
+        b = params["bias"] / np.sqrt(1 + own * np.float32(w.size / 4))
+        want = jax.jit(FUNCTIONS[name])(x, normals(w, b, own), own)
         assert got.dtype == jnp.float32
         np.testing.assert_allclose(got, want, rtol=2e-5, atol=1e-5)
 
@@ -162,6 +164,17 @@ def test_the_stored_beta_is_scaled_in_fast_only(init):
     norm.beta[...] = jnp.array([0.3, -0.4, 1.2])
     want = norm.beta[...] / (8.5**0.5 if init == "fast" else 1)
     np.testing.assert_allclose(norm.bias_point(), want, rtol=1e-6)
+
+
+@pytest.mark.parametrize("init", initializers.PRESETS)
+def test_the_stored_b_is_scaled_in_fast_only(init):
+    """By the inputs of a unit: the 3x3 window of 2 channels has 18."""
+    conv = nn.LorentzConv(2, 3, kappa=2.5, init=init, rngs=rngs())
+    conv.bias[...] = jnp.array([0.3, -0.4, 1.2])
+    for kappa, scale in ((None, 46**0.5), (0.5, 10**0.5)):
+        want = conv.bias[...] / (scale if init == "fast" else 1)
+        np.testing.assert_allclose(conv.offsets(kappa), want, rtol=1e-6)
+        np.testing.assert_array_equal(conv.weights(kappa)[1], conv.offsets(kappa))
 
 
 def test_an_empty_batch_changes_nothing():  # C32

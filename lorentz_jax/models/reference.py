@@ -52,7 +52,7 @@ def load_reference(model: LorentzResNet, source: Mapping[str, Any] | str | Path)
 
     Args:
         model: stages, width, channels, classes and kappa as the reference was built with; any
-            `init`, which only decides how beta is stored.
+            `init`, which only decides how b and beta are stored.
         source: arrays by name (NumPy, or torch tensors on the CPU), or the path of an `.npz` or
             `.safetensors` file of them; the latter needs the package safetensors.
 
@@ -82,8 +82,10 @@ def load_reference(model: LorentzResNet, source: Mapping[str, Any] | str | Path)
     values = {}
     for path, variable in variables.items():
         value = _ours(names[path], arrays[names[path]], variable.shape, kappa)
-        if scaled and path.endswith("/beta"):
-            value = value * np.sqrt(1 + kappa * value.size)
+        if scaled and path.endswith(("/beta", "/bias")):
+            kernel = variables.get(path.removesuffix("bias") + "kernel")
+            dim = value.size if kernel is None else np.prod(kernel.shape[:-1])
+            value = value * np.sqrt(1 + kappa * dim)
         values[path] = jnp.asarray(value, variable.dtype)
     for path, variable in variables.items():
         variable[...] = values[path]
