@@ -1,9 +1,9 @@
 """Benchmarks: `python bench.py --help` lists them.
 
 Those that measure time run all their arms interleaved in one process and print ratios to the first
-arm; `convergence` counts the steps of the paper's Figure 2. `--json FILE` and `--plot FILE` keep
-the results. `python bench.py compare A B` prints two JSON files side by side, if they come from the
-same device.
+arm; `convergence` counts the steps of the paper's Figure 2, `learning` trains networks, `numerics`
+measures errors. `--json FILE` and `--plot FILE` keep the results. `python bench.py compare A B`
+prints two JSON files side by side, if they come from the same device.
 """
 
 import json
@@ -35,6 +35,7 @@ Command = (
     | Annotated[commands.Scaling, subcommand("scaling")]
     | Annotated[commands.Data, subcommand("data")]
     | Annotated[commands.Convergence, subcommand("convergence")]
+    | Annotated[commands.Learning, subcommand("learning")]
     | Annotated[commands.Numerics, subcommand("numerics")]
     | Annotated[Compare, subcommand("compare")]
 )

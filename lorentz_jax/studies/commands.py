@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 Tables = Iterator[tuple[str, list[Any]]]
 Plot = Callable[[dict[str, Any], Path], None]
@@ -202,3 +202,53 @@ class Numerics(Files):
 
         found = study.run(self.dtypes, self.samples, self.functions, self.peers)
         return found, study.plot
+
+
+@dataclass(frozen=True)
+class Learning(Files):
+    """How fast networks learn by step: all combinations of arms, learning rates and seeds."""
+
+    dataset: str = "digits"
+    data_dir: Path | None = None
+    """Where the dataset is; see `train.py --help`."""
+    limit: int | None = None
+    """Keep only the first so many training images."""
+    validation: int = 237
+    """Training images to choose the learning rate on; the test images are read at that one."""
+    models: tuple[str, ...] = ("euclidean", "lorentz")
+    kappas: tuple[float, ...] = (0.1, 1.0)
+    presets: tuple[str, ...] = ("fast",)
+    optimisers: tuple[str, ...] = ("sgd",)
+    rates: tuple[float, ...] = (0.02, 0.05, 0.1, 0.2)
+    seeds: tuple[int, ...] = (0, 1, 2)
+    epochs: int = 3
+    stages: tuple[int, ...] = (2, 2, 2)
+    width: int = 16
+    batch_size: int = 128
+    shift: int | None = None
+    flip: bool | None = None
+    schedule: Literal["cosine", "constant"] = "cosine"
+    weight_decay: float = 5e-4
+    learn_kappa: bool = False
+    """Learn the curvature, from each of `kappas`."""
+    every: int | None = None
+    """Steps between evaluations on the validation images; once an epoch by default."""
+    targets: tuple[float, ...] = (0.8, 0.9, 0.95)
+    """Validation accuracies to count the steps to."""
+    keep: Path | None = None
+    """Folder that keeps finished runs; those that are there are not trained again."""
+
+    def run(self) -> tuple[dict[str, Any], Plot]:
+        """Train and print; returns the results and what draws them."""
+        from lorentz_jax.studies import learning
+        from lorentz_jax.studies import learning_report as study
+        from lorentz_jax.training.config import TrainConfig
+
+        shared = (
+            "dataset", "data_dir", "limit", "validation", "epochs", "stages", "width",
+            "batch_size", "shift", "flip", "schedule", "weight_decay", "learn_kappa",
+        )  # fmt: skip
+        config = TrainConfig(**{field: getattr(self, field) for field in shared})
+        arms = learning.arms(config, self.models, self.kappas, self.presets, self.optimisers)
+        settings = study.Settings(self.rates, self.seeds, self.every, self.targets, self.keep)
+        return study.run(arms, settings), study.plot

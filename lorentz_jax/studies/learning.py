@@ -1,0 +1,178 @@
+"""How fast networks learn, step by step: training loss and validation accuracy over the steps.
+
+Every arm (a network with its preset, curvature and optimiser) is trained with every learning rate
+and seed; its rate is then chosen on validation images, and with that rate alone the test images are
+read, once, after the last step. Arms of one dataset see the same images in the same order.
+
+A program is compiled once an arm: the learning rate is an argument of it. (Not for the preset
+`paper`, whose Riemannian step is not proportional to its rate.)
+"""
+
+import functools
+import math
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from flax import nnx
+
+from lorentz_jax import data
+from lorentz_jax.models import build_model
+from lorentz_jax.training import metrics
+from lorentz_jax.training.config import TrainConfig
+from lorentz_jax.training.epochs import epoch_batches
+from lorentz_jax.training.optimiser import make_optimiser
+from lorentz_jax.training.setup import augmentation
+from lorentz_jax.training.state import TrainState, build, init_state
+from lorentz_jax.training.step import make_eval_step, make_train_step
+
+DIVERGED = 50.0
+"""A training loss above this ends a run, as one that is not finite does."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training.
+
+    Attributes:
+      arm, rate, seed: what was trained.
+      loss: training loss of each step, before its update, in train mode.
+      validation: `(step, accuracy)`, from the first evaluation to the last step.
+      test: accuracy on the test images after the last step; None where it was not asked for.
+      diverged: the loss left the finite numbers, or `DIVERGED` behind; the lists end there.
+      seconds: of training and evaluation, without compiling.
+    """
+
+    arm: str
+    rate: float
+    seed: int
+    loss: list[float]
+    validation: list[tuple[int, float]]
+    test: float | None
+    diverged: bool
+    seconds: float
+
+    def late_loss(self, steps: int) -> float:
+        """Mean training loss of the last `steps` steps; infinity if the run diverged."""
+        return math.inf if self.diverged else float(np.mean(self.loss[-steps:]))
+
+    @property
+    def accuracy(self) -> float:
+        """Validation accuracy at the end; 0 if the run diverged."""
+        return 0.0 if self.diverged else self.validation[-1][1]
+
+    def steps_to(self, accuracy: float) -> int | None:
+        """The first evaluated step with such a validation accuracy, or None."""
+        return next((step for step, value in self.validation if value >= accuracy), None)
+
+
+def arms(
+    config: TrainConfig, models: Iterable[str], kappas: Iterable[float], presets: Iterable[str],
+    optimisers: Iterable[str],
+) -> dict[str, TrainConfig]:  # fmt: skip
+    """Configurations by name; curvature and preset multiply the networks that have them."""
+    found = {}
+    for model in models:
+        for optimiser in optimisers:
+            flat = model == "euclidean"
+            for kappa in (config.kappa,) if flat else kappas:
+                for preset in ("fast",) if flat else presets:
+                    parts = [model, *([] if flat else [f"kappa {kappa:g}"])]
+                    parts += [preset] * (preset != "fast") + [optimiser] * (optimiser != "sgd")
+                    found[", ".join(parts)] = replace(
+                        config, model=model, kappa=kappa, init=preset, optimiser=optimiser,
+                        learn_kappa=config.learn_kappa and not flat,
+                    )  # fmt: skip
+    return found
+
+
+Weights = tuple[Mapping[str, Any], Mapping[str, Any]]
+"""Parameters and running statistics."""
+
+
+class Trainer:
+    """An arm whose steps are compiled once, when they are first needed."""
+
+    def __init__(self, name: str, config: TrainConfig, dataset: data.Dataset) -> None:
+        left = len(dataset.train_labels) - config.validation
+        if left < config.batch_size or config.validation < 1:
+            raise ValueError(
+                f"expected validation images and at least {config.batch_size} others to train "
+                f"on, got {config.validation} of {len(dataset.train_labels)}"
+            )
+        self.name, self.config, self.dataset = name, config, dataset
+        self.steps_per_epoch = left // config.batch_size
+        self._programs: dict[float, tuple[Any, Any, Any]] = {}
+
+    def run(self, rate: float, seed: int, every: int) -> tuple[Run, Weights]:
+        """Train, and evaluate on the validation images after every `every` steps."""
+        config = self.config
+        dataset, held_out = self.dataset.hold_out(config.validation, seed)
+        train_set = jax.device_put((dataset.train_images, dataset.train_labels))
+        state, train_step = self._start(rate, seed)
+        total = config.epochs * self.steps_per_epoch
+        losses: list[float] = []
+        course: list[tuple[int, float]] = []
+        diverged, begin = False, time.perf_counter()
+        for indices in self._batches(seed, len(dataset.train_labels)):
+            state, seen = train_step(state, *train_set, indices)
+            losses.append(float(seen.loss))
+            diverged = not (bool(seen.finite) and losses[-1] < DIVERGED)
+            if diverged:
+                break
+            if len(losses) % every == 0 or len(losses) == total:
+                course.append((len(losses), self.accuracy((state.params, state.stats), *held_out)))
+        seconds = time.perf_counter() - begin
+        run = Run(self.name, rate, seed, losses, course, None, diverged, seconds)
+        return run, jax.device_get((state.params, state.stats))
+
+    def accuracy(self, weights: Weights, images: np.ndarray, labels: np.ndarray) -> float:
+        """Of a network on some images."""
+        placed, step = jax.device_put((images, labels)), self._compiled(self._own_rate(1.0))[1]
+        found = metrics.evaluate(
+            lambda *picked: step(*weights, *placed, *picked), len(labels), self.config.batch_size
+        )
+        return found["accuracy"]
+
+    def _batches(self, seed: int, count: int) -> Iterator[np.ndarray]:
+        for epoch in range(1, self.config.epochs + 1):
+            yield from epoch_batches(seed, epoch, count, self.config.batch_size)
+
+    def _own_rate(self, rate: float) -> float:
+        """The rate inside the compiled optimiser, which the rest multiplies."""
+        return rate if self.config.init == "paper" else 1.0
+
+    def _start(self, rate: float, seed: int) -> tuple[TrainState, Any]:
+        own_rate = self._own_rate(rate)
+        step, _, optimiser = self._compiled(own_rate)
+        _, params, stats = self._build(seed)
+        state = init_state(params, stats, optimiser, seed)
+        factor = np.float32(rate / own_rate)
+        return state._replace(opt_state=optax.tree.set(state.opt_state, step_size=factor)), step
+
+    def _build(self, seed: int) -> Any:
+        def make(rngs: nnx.Rngs) -> nnx.Module:
+            return build_model(self.config, self.dataset.num_classes, self.dataset.channels, rngs)
+
+        return build(make, seed)
+
+    def _compiled(self, rate: float) -> tuple[Any, Any, Any]:
+        if rate not in self._programs:
+            config, dataset = replace(self.config, lr=rate), self.dataset
+            graphdef, params, _ = self._build(0)
+            optimiser = optax.chain(
+                make_optimiser(config, params, self.steps_per_epoch),
+                optax.inject_hyperparams(optax.scale)(1.0),
+            )
+            shift, flip = augmentation(config)
+            prepare = functools.partial(
+                data.prepare, mean=dataset.mean, std=dataset.std, shift=shift, flip=flip
+            )
+            evaluate = make_eval_step(graphdef, prepare, dataset.num_classes)
+            train_step = make_train_step(graphdef, optimiser, prepare)
+            self._programs[rate] = train_step, evaluate, optimiser
+        return self._programs[rate]
