@@ -54,6 +54,15 @@ def test_columns_of_weight_normed_kernels(shape):
     assert 0.69 < reference < 0.78
 
 
+@pytest.mark.parametrize("blocks", [1, 6, 8, 24])
+def test_residual_branches_grow_by_eight_at_most(blocks):
+    """By a walk through the blocks, each adding `g^2` of the variance that came in."""
+    share, variance = initializers.branch_share(blocks), 1.0
+    for _ in range(blocks):
+        variance += share**2 * variance
+    assert math.sqrt(variance) == pytest.approx(min(2 ** (blocks / 2), 8))
+
+
 def test_head():
     kernel, gain, bias = initializers.head(jax.random.key(2), (64, 500), "fast", jnp.float32)
     kernel = np.asarray(kernel)

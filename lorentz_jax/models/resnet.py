@@ -6,6 +6,7 @@ shortcut with norm where shape changes; a classifier at every pixel, then the me
 A family may put the stride first, leave the norm out of the shortcut, or pool before it classifies.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from lorentz_jax import nn
+from lorentz_jax import initializers, nn
 from lorentz_jax.arguments import as_array
 from lorentz_jax.baselines.variance import VarianceBatchNorm
 
@@ -203,3 +204,16 @@ class LorentzResNet(ResNet):
         own = nn.Kappa(kappa, param_dtype) if learn_kappa else kappa
         layers = Layers(conv, batch_norm, head, nn.conv_norm if centering else None)
         super().__init__(layers, stages, width, num_classes, in_channels, own, rngs)
+        if init == "fast":
+            _damp_branches([block.second.conv for blocks in self.stages for block in blocks])
+
+
+def _damp_branches(convolutions: list[Any]) -> None:
+    """Start the last convolution of every branch as `initializers.branch_share` says."""
+    share = initializers.branch_share(len(convolutions))
+    for conv in convolutions:
+        if conv.gain is None:
+            conv.kernel[...] = conv.kernel[...] * share
+        else:
+            raw = initializers.raw_gain(math.sqrt(2) * share)
+            conv.gain[...] = jnp.full_like(conv.gain[...], raw)

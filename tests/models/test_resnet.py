@@ -10,7 +10,7 @@ from flax import nnx
 
 from lorentz_jax import nn
 from lorentz_jax.models import LorentzResNet
-from lorentz_jax.training.state import merge, split
+from lorentz_jax.training.state import build, merge, split
 from tests.compiled import quick_jit
 
 IMAGES = np.random.default_rng(0).normal(size=(3, 7, 6, 2)).astype(np.float32)
@@ -75,6 +75,30 @@ def test_any_image_size_channels_and_classes(shape, stages, classes, train, dtyp
     assert jax.tree.map(lambda a: (a.shape, a.dtype), after) == jax.tree.map(
         lambda a: (a.shape, a.dtype), stats
     )
+
+
+@pytest.mark.parametrize("weight_norm", [True, False])
+@pytest.mark.parametrize("init", ["fast", "paper"])
+def test_branches_of_deep_networks_start_small(init, weight_norm):
+    """Twelve blocks of `1 + g^2 = 64^(1/12)` in the preset fast; |w| of each unit is sqrt 2 g."""
+
+    def make(rngs):
+        return LorentzResNet((12,), 2, 3, 2, init=init, weight_norm=weight_norm, rngs=rngs)
+
+    _, params, _ = build(make, 0)
+    lengths = {"first": 2**0.5, "second": (2 * (64 ** (1 / 12) - 1)) ** 0.5}
+    if init == "paper":  # softplus of g = 1/sqrt(in + out), or kernels of that deviation
+        both = float(np.log1p(np.exp(20**-0.5))) if weight_norm else (18 / 20) ** 0.5
+        lengths = {"first": both, "second": both}
+    for name, length in lengths.items():
+        convs = [f"stages/0/{block}/{name}/conv" for block in range(12)]
+        if weight_norm:
+            for conv in convs:
+                norms = np.log1p(np.exp(params[f"{conv}/gain"]))
+                np.testing.assert_allclose(norms, length, rtol=1e-6)
+        else:
+            squares = [np.sum(np.square(params[f"{conv}/kernel"])) / 2 for conv in convs]
+            assert np.mean(squares) ** 0.5 == pytest.approx(length, rel=0.15)
 
 
 def test_modes():
