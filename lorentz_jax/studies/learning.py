@@ -9,6 +9,7 @@ A program is compiled once an arm: the learning rate is an argument of it. (Not 
 """
 
 import functools
+import itertools
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -74,19 +75,25 @@ def arms(
     config: TrainConfig, models: Iterable[str], kappas: Iterable[float], presets: Iterable[str],
     optimisers: Iterable[str],
 ) -> dict[str, TrainConfig]:  # fmt: skip
-    """Configurations by name; curvature and preset multiply the networks that have them."""
+    """Configurations by name: all combinations that there are.
+
+    The Euclidean network has neither kappa nor presets, and the preset `paper` no optimiser but
+    `sgd`.
+    """
     found = {}
-    for model in models:
-        for optimiser in optimisers:
-            flat = model == "euclidean"
-            for kappa in (config.kappa,) if flat else kappas:
-                for preset in ("fast",) if flat else presets:
-                    parts = [model, *([] if flat else [f"kappa {kappa:g}"])]
-                    parts += [preset] * (preset != "fast") + [optimiser] * (optimiser != "sgd")
-                    found[", ".join(parts)] = replace(
-                        config, model=model, kappa=kappa, init=preset, optimiser=optimiser,
-                        learn_kappa=config.learn_kappa and not flat,
-                    )  # fmt: skip
+    for model, kappa, preset, optimiser in itertools.product(models, kappas, presets, optimisers):
+        flat = model == "euclidean"
+        fields = (
+            {"kappa": config.kappa, "init": "fast"} if flat else {"kappa": kappa, "init": preset}
+        )
+        if fields["init"] == "paper" and optimiser != "sgd":
+            continue
+        parts = [model, *([] if flat else [f"kappa {kappa:g}"])]
+        parts += [preset] * (fields["init"] == "paper") + [optimiser] * (optimiser != "sgd")
+        learn = config.learn_kappa and not flat
+        found[", ".join(parts)] = replace(
+            config, model=model, optimiser=optimiser, learn_kappa=learn, **fields
+        )
     return found
 
 

@@ -81,24 +81,25 @@ def _run(
     if keep is None:
         return trainer.run(rate, seed, every)
     about = {**trainer.config.decisive(), "lr": rate, "seed": seed, "every": every}
-    path = keep / f"{trainer.name.replace(', ', '-').replace(' ', '')}-rate{rate:g}-seed{seed}"
-    if path.with_suffix(".json").exists():
-        found = json.loads(path.with_suffix(".json").read_text())
+    name = trainer.name.replace(", ", "-").replace(" ", "")
+    path = keep / f"{name}-rate{rate:g}-seed{seed}.json"
+    arrays_path = keep / f"{name}-rate{rate:g}-seed{seed}.npz"
+    if path.exists():
+        found = json.loads(path.read_text())
         if found["about"] != about:
             unlike = [k for k in about if found["about"].get(k) != about[k]]
-            raise ValueError(f"{path}.json is a run of other settings: {', '.join(unlike)} differ")
-        run = Run(**found["run"])
-        with np.load(f"{path}.npz") as arrays:
+            raise ValueError(f"{path} is a run of other settings: {', '.join(unlike)} differ")
+        with np.load(arrays_path) as arrays:
             parts: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
             for key in arrays:
-                index, _, name = key.partition(":")
-                parts[int(index)][name] = arrays[key]
-        return run, parts
+                index, _, leaf = key.partition(":")
+                parts[int(index)][leaf] = arrays[key]
+        return Run(**found["run"]), parts
     run, weights = trainer.run(rate, seed, every)
-    arrays = {f"{i}:{name}": v for i, part in enumerate(weights) for name, v in part.items()}
-    np.savez(f"{path}.npz", **arrays)
+    arrays = {f"{i}:{leaf}": v for i, part in enumerate(weights) for leaf, v in part.items()}
+    np.savez(arrays_path, **arrays)
     # Last, since it marks the run as finished.
-    path.with_suffix(".json").write_text(json.dumps({"about": about, "run": asdict(run)}))
+    path.write_text(json.dumps({"about": about, "run": asdict(run)}))
     return run, weights
 
 
