@@ -129,14 +129,16 @@ def from_json(results: Mapping[str, Any]) -> list[Run]:
     return [Run(**run) for run in results["runs"]]
 
 
-def table(results: Mapping[str, Any], base: str = "euclidean") -> Table:
+def table(results: Mapping[str, Any]) -> Table:
     """A row for each arm and rate; a star marks the rate that validation chose.
 
-    "loss" is the mean of the last epoch, "ratio" that to the smallest of the arm `base`.
+    "loss" is the mean of the last epoch, "ratio" that to the smallest of the Euclidean arms.
     """
     runs, steps = from_json(results), results["steps_per_epoch"]
     targets = results["settings"]["targets"]
-    best = min((_mean_loss(runs, base, rate, steps) for rate in _rates(runs, base)), default=None)
+    bases = [arm for arm in dict.fromkeys(run.arm for run in runs) if arm.startswith("euclidean")]
+    losses = [_mean_loss(runs, arm, rate, steps) for arm in bases for rate in _rates(runs, arm)]
+    best = min(losses, default=None)
     out = Table(title="learning, mean ± std over seeds", title_justify="left")
     names = ("", "rate", "loss", "ratio", "validation %", *(f"to {t:g}" for t in targets), "test %")
     for name in names:
