@@ -185,6 +185,7 @@ def _steps(group: Sequence[Run], target: float) -> str:
 def plot(results: Mapping[str, Any], path: Path) -> None:
     """Training loss and validation error against steps, each arm at its rate; bands span seeds."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
     runs, window = from_json(results), max(1, results["steps_per_epoch"] // 4)
     figure = Figure(figsize=(7.2, 3.1), layout="constrained")
@@ -204,6 +205,10 @@ def plot(results: Mapping[str, Any], path: Path) -> None:
     right.set_ylabel("validation error in %", fontsize=8)
     for axes in (left, right):
         axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel("steps", fontsize=8)
         axes.tick_params(labelsize=8, which="both")
         axes.grid(alpha=0.25, linewidth=0.5)
