@@ -48,7 +48,7 @@ class Kappa(nnx.Module):
 class _Curved(nnx.Module):
     """A module with a kappa of its own, fixed or learnable.
 
-    With `init="fast"` an offset (b of a hyperplane, beta of a norm) is stored times
+    With `scaled` (`init="fast"` here) an offset (b of a hyperplane, beta of a norm) is stored times
     `sqrt(1 + kappa D)`: it moves the output of a point x by `sqrt(1 + kappa |x|^2)` times its own
     step, where the offset of a Euclidean layer moves it by the step.
     """
@@ -67,8 +67,11 @@ class _Curved(nnx.Module):
 
     def offset(self, stored: Array, dim: int, kappa: Any) -> Array:
         """The offset whose stored value this is, for inputs of `dim` space coordinates."""
-        kappa = as_kappa(self.curvature(kappa), stored.dtype)
-        return stored / jnp.sqrt(1 + kappa * dim) if self.scaled else stored
+        if not self.scaled:
+            return stored
+        dtype = compute_dtype(stored.dtype)
+        kappa = as_kappa(self.curvature(kappa), dtype)
+        return (stored.astype(dtype) / jnp.sqrt(1 + kappa * dim)).astype(stored.dtype)
 
 
 class _Affine(_Curved):

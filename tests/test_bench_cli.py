@@ -43,10 +43,11 @@ def test_convergence_counts_steps(tmp_path, capsys):
 def test_mistakes_end_with_one_line(tmp_path, capsys):
     lost = str(tmp_path / "no" / "folder.json")
     assert bench.main(["layers", "--json", lost]) == 2
+    assert bench.main(["convergence", "--plot", str(tmp_path / "figure.foo")]) == 2
     assert bench.main(["convergence", "--methods", "adam"]) == 2
     assert bench.main(["compare", lost, lost]) == 2
     (tmp_path / "other.json").write_text("{}")
     assert bench.main(["compare", *2 * [str(tmp_path / "other.json")]]) == 2
     errors = capsys.readouterr().err.splitlines()
-    assert len(errors) == 4
+    assert len(errors) == 5
     assert all(line.startswith("bench.py: error: ") for line in errors)

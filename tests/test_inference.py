@@ -1,5 +1,6 @@
 """Compiled inference: the compiled form against the NNX model in evaluation mode, and mpmath."""
 
+import math
 import re
 import subprocess
 import sys
@@ -48,8 +49,9 @@ def scramble(model, kappa, radius, seed=0):
             node.beta[...] = jnp.asarray(beta * stored, dtype)
             node.mean[...] = jnp.asarray(mean, dtype)
         elif isinstance(node, nn._Affine):
-            dtype = node.bias[...].dtype
-            node.bias[...] = jnp.asarray(rng.normal(size=node.bias.shape), dtype)
+            dtype, inputs = node.bias[...].dtype, math.prod(node.kernel.shape[:-1])
+            stored = np.sqrt(1 + kappa * inputs) if node.scaled else 1
+            node.bias[...] = jnp.asarray(rng.normal(size=node.bias.shape) * stored, dtype)
             if node.gain is not None:
                 node.gain[...] = jnp.asarray(rng.normal(size=node.gain.shape), dtype)
     return model
@@ -254,7 +256,7 @@ def test_text_of_apply():
 
 def test_the_model_is_not_touched_and_not_followed():
     # C33 and C48: w[0, 0] += 1 on the input side of the first unit.
-    layer = nn.LorentzLinear(2, 2, kappa=1.0, weight_norm=False, rngs=nnx.Rngs(0))
+    layer = nn.LorentzLinear(2, 2, kappa=1.0, weight_norm=False, init="paper", rngs=nnx.Rngs(0))
     layer.kernel[...] = jnp.array([[1, 0.5], [2, -1]], jnp.float32)
     layer.bias[...] = jnp.array([0.125, -0.25])
     x = jnp.array([0.5, -0.25])
@@ -292,7 +294,8 @@ def test_half_precision():
 
 def test_restore_is_lossless(kappa):
     model = small_resnet(kappa)
-    model.head.bias[...] = jnp.array([20.0, -20, 0, 1, 40])  # theta far beyond 8
+    stored = math.sqrt(1 + kappa * model.head.kernel.shape[0])
+    model.head.bias[...] = stored * jnp.array([20.0, -20, 0, 1, 40])  # theta far beyond 8
     compiled = compile_cached_v(model, fold=False)
     restored = restore(compiled)
     assert set(restored) == {n for n, layer in compiled.layers.items() if layer["op"] != "center"}
@@ -316,7 +319,7 @@ def test_restore_refuses_what_is_lost():
         restore(compiled, ["tail"])
 
     # C47: a bare V, in float32 and at |theta| = 20; inference from it stays right.
-    layer = nn.LorentzLinear(2, 1, kappa=1.0, weight_norm=False, rngs=nnx.Rngs(0))
+    layer = nn.LorentzLinear(2, 1, kappa=1.0, weight_norm=False, init="paper", rngs=nnx.Rngs(0))
     layer.kernel[...], layer.bias[...] = jnp.array([[1.0], [0]]), jnp.array([20.0])
     bare = compile_cached_v(layer, norms=False)
     assert "norm" not in bare.params

@@ -82,10 +82,11 @@ def load_reference(model: LorentzResNet, source: Mapping[str, Any] | str | Path)
     values = {}
     for path, variable in variables.items():
         value = _ours(names[path], arrays[names[path]], variable.shape, kappa)
-        if scaled and path.endswith(("/beta", "/bias")):
-            kernel = variables.get(path.removesuffix("bias") + "kernel")
-            dim = value.size if kernel is None else np.prod(kernel.shape[:-1])
-            value = value * np.sqrt(1 + kappa * dim)
+        if scaled and path.endswith("/beta"):
+            value = value * np.sqrt(1 + kappa * value.size)
+        if scaled and path.endswith("/bias"):
+            inputs = np.prod(variables[path.removesuffix("bias") + "kernel"].shape[:-1])
+            value = value * np.sqrt(1 + kappa * inputs)
         values[path] = jnp.asarray(value, variable.dtype)
     for path, variable in variables.items():
         variable[...] = values[path]

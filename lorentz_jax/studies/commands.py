@@ -216,18 +216,29 @@ class Learning(Files):
     validation: int = 237
     """Training images to choose the learning rate on; the test images are read at that one."""
     models: tuple[str, ...] = ("euclidean", "lorentz")
+    """Networks, as in `train.py`."""
     kappas: tuple[float, ...] = (0.1, 1.0)
+    """Curvatures are -kappa; each of those networks that have one is trained with each."""
     presets: tuple[str, ...] = ("fast",)
+    """Initial values, `fast` or `paper`; as for `kappas`."""
     optimisers: tuple[str, ...] = ("sgd",)
+    """`sgd`, `adamw` or `muon`; each network is trained with each."""
     rates: tuple[float, ...] = (0.02, 0.05, 0.1, 0.2)
+    """Learning rates, each tried in every arm."""
     seeds: tuple[int, ...] = (0, 1, 2)
+    """Of initial values, order and augmentation, each with every rate."""
     epochs: int = 3
     stages: tuple[int, ...] = (2, 2, 2)
+    """Residual blocks of each stage; 2 2 2 2 is ResNet-18."""
     width: int = 16
+    """Channels of the first stage."""
     batch_size: int = 128
     shift: int | None = None
+    """Pixels to move the images by at random; by default what is usual for the dataset."""
     flip: bool | None = None
+    """Mirror half of the images; by default what is usual for the dataset."""
     schedule: Literal["cosine", "constant"] = "cosine"
+    """Learning rate over time."""
     weight_decay: float = 5e-4
     learn_kappa: bool = False
     """Learn the curvature, from each of `kappas`."""

@@ -1,18 +1,17 @@
 """How fast networks learn, step by step: training loss and validation accuracy over the steps.
 
 Every arm (a network with its preset, curvature and optimiser) is trained with every learning rate
-and seed; its rate is then chosen on validation images, and with that rate alone the test images are
-read, once, after the last step. Arms of one dataset see the same images in the same order.
+and seed; its rate is then chosen on validation images, and only the networks of that rate are
+evaluated on the test images, after the last step. All arms see the same images in the same order.
 
 A program is compiled once an arm: the learning rate is an argument of it. (Not for the preset
 `paper`, whose Riemannian step is not proportional to its rate.)
 """
 
-import functools
 import itertools
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,12 +21,11 @@ import optax
 from flax import nnx
 
 from lorentz_jax import data
-from lorentz_jax.models import build_model
 from lorentz_jax.training import metrics
 from lorentz_jax.training.config import TrainConfig
 from lorentz_jax.training.epochs import epoch_batches
 from lorentz_jax.training.optimiser import make_optimiser
-from lorentz_jax.training.setup import augmentation
+from lorentz_jax.training.setup import model_maker, preparation
 from lorentz_jax.training.state import TrainState, build, init_state
 from lorentz_jax.training.step import make_eval_step, make_train_step
 
@@ -41,11 +39,11 @@ class Run:
 
     Attributes:
       arm, rate, seed: what was trained.
-      loss: training loss of each step, before its update, in train mode.
+      loss: training loss of each step, before its update, in train mode, as long as it is finite.
       validation: `(step, accuracy)`, from the first evaluation to the last step.
       test: accuracy on the test images after the last step; None where it was not asked for.
       diverged: the loss left the finite numbers, or `DIVERGED` behind; the lists end there.
-      seconds: of training and evaluation, without compiling.
+      seconds: of training and evaluation; in the first run of an arm, of compiling too.
     """
 
     arm: str
@@ -72,14 +70,23 @@ class Run:
 
 
 def arms(
-    config: TrainConfig, models: Iterable[str], kappas: Iterable[float], presets: Iterable[str],
-    optimisers: Iterable[str],
+    config: TrainConfig, models: Sequence[str], kappas: Sequence[float], presets: Sequence[str],
+    optimisers: Sequence[str],
 ) -> dict[str, TrainConfig]:  # fmt: skip
     """Configurations by name: all combinations that there are.
 
     The Euclidean network has neither kappa nor presets, and the preset `paper` no optimiser but
     `sgd`.
+
+    Raises:
+      ValueError: a name that is unknown or a curvature that is not positive, also where no arm
+        would use it.
     """
+    for field, values in {
+        "model": models, "kappa": kappas, "init": presets, "optimiser": optimisers
+    }.items():  # fmt: skip
+        for value in values:
+            replace(config, learn_kappa=False, **{field: value})
     found = {}
     for model, kappa, preset, optimiser in itertools.product(models, kappas, presets, optimisers):
         flat = model == "euclidean"
@@ -88,7 +95,7 @@ def arms(
         )
         if fields["init"] == "paper" and optimiser != "sgd":
             continue
-        parts = [model, *([] if flat else [f"kappa {kappa:g}"])]
+        parts = [model, *([] if flat else [f"kappa {kappa:.9g}"])]
         parts += [preset] * (fields["init"] == "paper") + [optimiser] * (optimiser != "sgd")
         learn = config.learn_kappa and not flat
         found[", ".join(parts)] = replace(
@@ -102,7 +109,11 @@ Weights = tuple[Mapping[str, Any], Mapping[str, Any]]
 
 
 class Trainer:
-    """An arm whose steps are compiled once, when they are first needed."""
+    """An arm whose steps are compiled once, when they are first needed.
+
+    Raises:
+      ValueError: a network that cannot be built, or images that do not suffice.
+    """
 
     def __init__(self, name: str, config: TrainConfig, dataset: data.Dataset) -> None:
         left = len(dataset.train_labels) - config.validation
@@ -112,6 +123,8 @@ class Trainer:
                 f"on, got {config.validation} of {len(dataset.train_labels)}"
             )
         self.name, self.config, self.dataset = name, config, dataset
+        self._make = model_maker(config, dataset)
+        nnx.eval_shape(lambda: self._make(nnx.Rngs(0)))  # says what is wrong before any training
         self.steps_per_epoch = left // config.batch_size
         self._programs: dict[float, tuple[Any, Any, Any]] = {}
 
@@ -127,8 +140,9 @@ class Trainer:
         diverged, begin = False, time.perf_counter()
         for indices in self._batches(seed, len(dataset.train_labels)):
             state, seen = train_step(state, *train_set, indices)
-            losses.append(float(seen.loss))
-            diverged = not (bool(seen.finite) and losses[-1] < DIVERGED)
+            loss = float(seen.loss)
+            losses += [loss] * math.isfinite(loss)
+            diverged = not (bool(seen.finite) and loss < DIVERGED)
             if diverged:
                 break
             if len(losses) % every == 0 or len(losses) == total:
@@ -156,29 +170,20 @@ class Trainer:
     def _start(self, rate: float, seed: int) -> tuple[TrainState, Any]:
         own_rate = self._own_rate(rate)
         step, _, optimiser = self._compiled(own_rate)
-        _, params, stats = self._build(seed)
+        _, params, stats = build(self._make, seed)
         state = init_state(params, stats, optimiser, seed)
         factor = np.float32(rate / own_rate)
         return state._replace(opt_state=optax.tree.set(state.opt_state, step_size=factor)), step
 
-    def _build(self, seed: int) -> Any:
-        def make(rngs: nnx.Rngs) -> nnx.Module:
-            return build_model(self.config, self.dataset.num_classes, self.dataset.channels, rngs)
-
-        return build(make, seed)
-
     def _compiled(self, rate: float) -> tuple[Any, Any, Any]:
         if rate not in self._programs:
             config, dataset = replace(self.config, lr=rate), self.dataset
-            graphdef, params, _ = self._build(0)
+            graphdef, params, _ = build(self._make, 0)
             optimiser = optax.chain(
                 make_optimiser(config, params, self.steps_per_epoch),
                 optax.inject_hyperparams(optax.scale)(1.0),
             )
-            shift, flip = augmentation(config)
-            prepare = functools.partial(
-                data.prepare, mean=dataset.mean, std=dataset.std, shift=shift, flip=flip
-            )
+            prepare = preparation(config, dataset)
             evaluate = make_eval_step(graphdef, prepare, dataset.num_classes)
             train_step = make_train_step(graphdef, optimiser, prepare)
             self._programs[rate] = train_step, evaluate, optimiser

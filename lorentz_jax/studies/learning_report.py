@@ -2,6 +2,8 @@
 
 import json
 import math
+import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,6 +18,7 @@ from lorentz_jax.studies.learning import Run, Trainer, Weights
 from lorentz_jax.studies.report import COLOURS, make_console
 from lorentz_jax.studies.timing import environment
 from lorentz_jax.training.config import TrainConfig
+from lorentz_jax.training.run_files import versions
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,9 @@ class Settings:
       every: steps between two evaluations on the validation images; None for once an epoch.
       targets: validation accuracies to which the steps are counted.
       keep: folder of finished runs, which are not trained again; None keeps nothing.
+
+    Raises:
+      ValueError: none, equal or unusable numbers.
     """
 
     rates: tuple[float, ...]
@@ -35,25 +41,38 @@ class Settings:
     targets: tuple[float, ...] = (0.8, 0.9, 0.95)
     keep: Path | None = None
 
+    def __post_init__(self) -> None:
+        _check("rates", self.rates, all(0 < r < math.inf for r in self.rates), "positive numbers")
+        _check("seeds", self.seeds, all(0 <= s < 2**32 for s in self.seeds), "from 0 to 2^32 - 1")
+        _check("targets", self.targets or (1,), all(0 < t <= 1 for t in self.targets), "in (0, 1]")
+        if self.every is not None and self.every < 1:
+            raise ValueError(f"every must be at least 1, got {self.every}")
+
+
+def _check(name: str, values: Sequence[Any], good: bool, what: str) -> None:
+    if not (values and good and len(set(values)) == len(values)):
+        raise ValueError(f"{name} must be different and {what}, at least one, got {values}")
+
 
 def study(arms: Mapping[str, TrainConfig], settings: Settings, console: Console) -> dict[str, Any]:
     """Train all, a line each; then test each arm at its rate. The result is what `json` can write.
 
     Raises:
-      ValueError: no rates or seeds; a kept run of other settings.
+      ValueError: no arms; one that cannot be trained, found before any is; a kept run that cannot
+        be read or is of other settings.
     """
-    if not (arms and settings.rates and settings.seeds):
-        raise ValueError("expected at least one arm, one rate and one seed")
+    if not arms:
+        raise ValueError("expected at least one arm")
     if settings.keep is not None:
         settings.keep.mkdir(parents=True, exist_ok=True)
     first = next(iter(arms.values()))
     dataset = data.load(first.dataset, data_dir=first.data_dir, limit=first.limit)
+    trainers = [Trainer(name, config, dataset) for name, config in arms.items()]
+    steps_per_epoch = trainers[0].steps_per_epoch
+    every = settings.every or steps_per_epoch
     runs: list[Run] = []
-    steps_per_epoch = 0
-    for name, config in arms.items():
-        trainer, weights = Trainer(name, config, dataset), {}
-        steps_per_epoch = trainer.steps_per_epoch
-        every = settings.every or steps_per_epoch
+    for trainer in trainers:
+        name, weights = trainer.name, {}
         for rate in settings.rates:
             for seed in settings.seeds:
                 run, weights[rate, seed] = _run(trainer, rate, seed, every, settings.keep)
@@ -68,7 +87,11 @@ def study(arms: Mapping[str, TrainConfig], settings: Settings, console: Console)
                 runs[index] = replace(run, test=test)
     return {
         "environment": environment(),
-        "settings": {**asdict(settings), "keep": str(settings.keep), "config": first.to_json()},
+        "settings": {
+            **asdict(settings),
+            "keep": None if settings.keep is None else str(settings.keep),
+        },
+        "arms": {name: config.to_json() for name, config in arms.items()},
         "steps_per_epoch": steps_per_epoch,
         "runs": [asdict(run) for run in runs],
     }
@@ -80,27 +103,39 @@ def _run(
     """A run, from the folder if it is there."""
     if keep is None:
         return trainer.run(rate, seed, every)
-    about = {**trainer.config.decisive(), "lr": rate, "seed": seed, "every": every}
+    images = zlib.crc32(trainer.dataset.train_images.tobytes())
+    numbers = {"lr": rate, "seed": seed, "every": every, "images": images}
+    about = {**trainer.config.decisive(), **numbers, "versions": versions()}
     name = trainer.name.replace(", ", "-").replace(" ", "")
     path = keep / f"{name}-rate{rate:g}-seed{seed}.json"
     arrays_path = keep / f"{name}-rate{rate:g}-seed{seed}.npz"
     if path.exists():
-        found = json.loads(path.read_text())
-        if found["about"] != about:
-            unlike = [k for k in about if found["about"].get(k) != about[k]]
-            raise ValueError(f"{path} is a run of other settings: {', '.join(unlike)} differ")
-        with np.load(arrays_path) as arrays:
-            parts: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
-            for key in arrays:
-                index, _, leaf = key.partition(":")
-                parts[int(index)][leaf] = arrays[key]
-        return Run(**found["run"]), parts
+        return _read(path, arrays_path, about)
     run, weights = trainer.run(rate, seed, every)
     arrays = {f"{i}:{leaf}": v for i, part in enumerate(weights) for leaf, v in part.items()}
     np.savez(arrays_path, **arrays)
-    # Last, since it marks the run as finished.
-    path.write_text(json.dumps({"about": about, "run": asdict(run)}))
+    # Last and at once, since it marks the run as finished.
+    unfinished = path.with_suffix(".tmp")
+    unfinished.write_text(json.dumps({"about": about, "run": asdict(run)}))
+    unfinished.replace(path)
     return run, weights
+
+
+def _read(path: Path, arrays_path: Path, about: dict[str, Any]) -> tuple[Run, Weights]:
+    parts: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
+    try:
+        found = json.loads(path.read_text())
+        other, run = found["about"], Run(**found["run"])
+        with np.load(arrays_path) as arrays:
+            for key in arrays:
+                index, _, leaf = key.partition(":")
+                parts[int(index)][leaf] = arrays[key]
+    except (ValueError, KeyError, TypeError, EOFError, OSError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path} is no kept run ({error}); remove it to train it again") from None
+    unlike = [k for k in {**about, **other} if other.get(k) != about.get(k)]
+    if unlike:
+        raise ValueError(f"{path} is a run of other settings: {', '.join(unlike)} differ")
+    return run, parts
 
 
 def line(run: Run, steps_per_epoch: int) -> str:
@@ -138,7 +173,7 @@ def table(results: Mapping[str, Any]) -> Table:
     targets = results["settings"]["targets"]
     bases = [arm for arm in dict.fromkeys(run.arm for run in runs) if arm.startswith("euclidean")]
     losses = [_mean_loss(runs, arm, rate, steps) for arm in bases for rate in _rates(runs, arm)]
-    best = min(losses, default=None)
+    best = min(losses, default=math.inf)
     out = Table(title="learning, mean ± std over seeds", title_justify="left")
     names = ("", "rate", "loss", "ratio", "validation %", *(f"to {t:g}" for t in targets), "test %")
     for name in names:
@@ -149,7 +184,7 @@ def table(results: Mapping[str, Any]) -> Table:
             group = [run for run in runs if run.arm == arm and run.rate == rate]
             lost = sum(run.diverged for run in group)
             loss = _mean_loss(runs, arm, rate, steps)
-            ratio = "-" if best is None or math.isinf(loss) else f"{loss / best:.2f}"
+            ratio = f"{loss / best:.2f}" if 0 < best < math.inf > loss else "-"
             shown = f"{lost} of {len(group)} diverged" if lost else f"{loss:.3f}"
             tests = [run.test for run in group if run.test is not None]
             out.add_row(
@@ -198,7 +233,9 @@ def plot(results: Mapping[str, Any], path: Path) -> None:
         colour = COLOURS[index % len(COLOURS)]
         smooth = np.array([np.convolve(r.loss, np.ones(window) / window, "valid") for r in group])
         steps = np.arange(smooth.shape[1]) + window
-        _band(left, steps, smooth, colour, f"{arm}, rate {rate:g}")
+        started = sum(r.arm == arm and r.rate == rate for r in runs)
+        lost = f" ({started - len(group)} diverged)" if len(group) < started else ""
+        _band(left, steps, smooth, colour, f"{arm}, rate {rate:g}{lost}")
         errors = 100 * (1 - np.array([[value for _, value in r.validation] for r in group]))
         _band(right, np.array([step for step, _ in group[0].validation]), errors, colour, None)
     left.set_ylabel(f"training loss, mean of {window} steps", fontsize=8)
@@ -212,7 +249,8 @@ def plot(results: Mapping[str, Any], path: Path) -> None:
         axes.set_xlabel("steps", fontsize=8)
         axes.tick_params(labelsize=8, which="both")
         axes.grid(alpha=0.25, linewidth=0.5)
-    left.legend(fontsize=7, frameon=False)
+    if left.get_legend_handles_labels()[0]:
+        left.legend(fontsize=7, frameon=False)
     figure.savefig(path, dpi=200)
 
 

@@ -44,11 +44,17 @@ def _rich(title: str, rows: list[dict[str, Any]]) -> Table:
     return table
 
 
-def check_writable(*paths: Path | None) -> None:
-    """Refuse a place that cannot be written before the minutes of measuring, not after."""
-    for path in paths:
+def check_writable(data: Path | None, plot: Path | None) -> None:
+    """Refuse places that cannot be written before the minutes of measuring, not after."""
+    for path in (data, plot):
         if path is not None and not path.absolute().parent.is_dir():
             raise ValueError(f"no folder {path.absolute().parent} to write {path.name} into")
+    if plot is not None:
+        from matplotlib.backend_bases import FigureCanvasBase
+
+        kinds = FigureCanvasBase.get_supported_filetypes()
+        if plot.suffix.removeprefix(".").lower() not in kinds:
+            raise ValueError(f"{plot.name} is no picture; use one of {', '.join(sorted(kinds))}")
 
 
 def compare(first: dict[str, Any], second: dict[str, Any]) -> str:

@@ -94,7 +94,8 @@ class TrainConfig:
     tensorboard: bool = False
     """Write TensorBoard events too; needs the extra `tensorboard`."""
     log_radius: bool = False
-    """Add the mean hyperbolic radius of every layer's output to `metrics.jsonl`."""
+    """Add the mean hyperbolic radius of every layer's output (the Euclidean norm in `euclidean`)
+    to `metrics.jsonl`."""
     diagnostics: bool = False
     """Add how fast every kernel turns, every gradient's norm, and every output's radius, scale and
     share of active ReLUs, all of one training batch, to `metrics.jsonl`."""
@@ -147,8 +148,6 @@ class TrainConfig:
                 f"precision bfloat16 is for the models lorentz and euclidean; {self.model} "
                 "computes in float32 whatever its input"
             )
-        if self.log_radius and self.model in ("euclidean", "poincare"):
-            raise ValueError(f"log_radius needs points of the hyperboloid; {self.model} has none")
         if self.resume and self.overwrite:
             raise ValueError("resume goes on with what is there, overwrite removes it: choose one")
         if self.name is not None and (self.name == ".." or Path(self.name).parts != (self.name,)):

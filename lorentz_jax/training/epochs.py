@@ -166,13 +166,12 @@ class Loop:
         if not math.isfinite(result["loss"]):
             self._fail(f"the {split} loss after step {step} is {result['loss']}")
         losses = [loss for loss in progress.losses if loss is not None]
-        # Always the batch that the run began with, so that epochs can be compared.
-        count = len(plan.dataset.train_labels)
-        batch = epoch_batches(self.config.seed, 1, count, plan.batch_size)[0]
-        measured = {
-            "radius": self.setup.radii(state.params, state.stats),
-            "diagnostics": self.setup.diagnose(state, batch),
-        }
+        measured = {"radius": self.setup.radii(state.params, state.stats)}
+        if self.config.diagnostics:
+            # Always the batch that the run began with, so that epochs can be compared.
+            count = len(plan.dataset.train_labels)
+            batch = epoch_batches(self.config.seed, 1, count, plan.batch_size)[0]
+            measured["diagnostics"] = self.setup.diagnose(state, batch)
         return {
             "epoch": epoch,
             "step": step,

@@ -18,7 +18,13 @@ from lorentz_jax.training.config import TrainConfig
 from lorentz_jax.training.diagnostics import make_diagnostic_step, make_radius_step
 from lorentz_jax.training.optimiser import describe_decay, make_optimiser, make_schedule
 from lorentz_jax.training.state import Arrays, TrainState, build, init_state
-from lorentz_jax.training.step import Compiled, compile_all, make_eval_step, make_train_step
+from lorentz_jax.training.step import (
+    Compiled,
+    Prepare,
+    compile_all,
+    make_eval_step,
+    make_train_step,
+)
 
 
 class Plan(NamedTuple):
@@ -97,14 +103,8 @@ def plan_run(config: TrainConfig, dataset: data.Dataset) -> Plan:
     if batch_size < config.batch_size:
         say(f"notice: only {count} training images, so the batch size is {batch_size}")
     placement = devices.place(batch_size)
-
-    def make_model(rngs: nnx.Rngs) -> nnx.Module:
-        return build_model(
-            config, num_classes=dataset.num_classes, in_channels=dataset.channels, rngs=rngs
-        )
-
     start = time.perf_counter()
-    graphdef, params, stats = build(make_model, config.seed)
+    graphdef, params, stats = build(model_maker(config, dataset), config.seed)
     build_seconds = time.perf_counter() - start
     parameters = sum(p.size for p in params.values())
     optimiser = make_optimiser(config, params, count // batch_size)
@@ -120,6 +120,25 @@ def plan_run(config: TrainConfig, dataset: data.Dataset) -> Plan:
         dataset, held_out, graphdef, state, optimiser, placement, batch_size, count // batch_size,
         parameters, build_seconds,
     )  # fmt: skip
+
+
+def model_maker(config: TrainConfig, dataset: data.Dataset) -> Callable[[nnx.Rngs], nnx.Module]:
+    """What makes the network of the config for such images and classes."""
+
+    def make(rngs: nnx.Rngs) -> nnx.Module:
+        return build_model(
+            config, num_classes=dataset.num_classes, in_channels=dataset.channels, rngs=rngs
+        )
+
+    return make
+
+
+def preparation(config: TrainConfig, dataset: data.Dataset) -> Prepare:
+    """Augmentation and normalisation of a batch."""
+    shift, flip = augmentation(config)
+    return functools.partial(
+        data.prepare, mean=dataset.mean, std=dataset.std, shift=shift, flip=flip
+    )
 
 
 def augmentation(config: TrainConfig) -> tuple[int, bool]:
@@ -139,10 +158,7 @@ def compile_plan(config: TrainConfig, plan: Plan) -> Setup:
     images = np.concatenate([plan.validation[0], dataset.test_images])
     labels = np.concatenate([plan.validation[1], dataset.test_labels])
     eval_set = placement.everywhere((images, labels))
-    shift, flip = augmentation(config)
-    prepare = functools.partial(
-        data.prepare, mean=dataset.mean, std=dataset.std, shift=shift, flip=flip
-    )
+    prepare = preparation(config, dataset)
     # The layers compute in the dtype of their input, and time and means at least in float32.
     options: Any = {
         "dtype": None if config.precision == "float32" else jnp.dtype(config.precision),

@@ -67,8 +67,43 @@ def test_kept_runs_are_not_trained_again(tmp_path, monkeypatch):
     tested = [run["rate"] for run in first["runs"] if run["test"] is not None]
     assert tested == [report.best_rate(report.from_json(first), "tiny")]
     other = {"tiny": dataclasses.replace(TINY, weight_decay=0.1)}
-    with pytest.raises(ValueError, match="a run of other settings: weight_decay differ"):
+    with pytest.raises(ValueError, match=r"a run of other settings: weight_decay differ"):
         report.study(other, settings, console)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("rates", (0.1, -0.1), "rates must be different and positive numbers"),
+        ("rates", (0.1, float("nan")), "rates must be"),
+        ("rates", (0.1, 0.1), "rates must be different"),
+        ("rates", (), "at least one, got"),
+        ("seeds", (0, -1), "seeds must be different and from 0"),
+        ("targets", (2.0,), r"targets must be different and in \(0, 1\]"),
+        ("every", 0, "every must be at least 1, got 0"),
+    ],
+)
+def test_settings_that_make_no_sense(field, value, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(report.Settings((0.1,), (0,)), **{field: value})
+
+
+def test_a_kept_run_that_cannot_be_read_is_named(tmp_path):
+    (tmp_path / "tiny-rate0.1-seed0.json").write_text('{"about": {}')
+    settings = report.Settings((0.1,), (0,), keep=tmp_path)
+    with pytest.raises(ValueError, match=r"tiny-rate0.1-seed0.json is no kept run .*remove it"):
+        report.study({"tiny": TINY}, settings, Console(quiet=True))
+
+
+def test_all_arms_are_checked_before_any_is_trained(monkeypatch):
+    monkeypatch.setattr(Trainer, "run", None)
+    arms = {"tiny": TINY, "far": dataclasses.replace(
+        TINY, model="lorentz", kappa=500.0, learn_kappa=True
+    )}  # fmt: skip
+    with pytest.raises(ValueError, match="learnable kappa must start inside"):
+        report.study(arms, report.Settings((0.1,), (0,)), Console(quiet=True))
+    with pytest.raises(ValueError, match="init must be one of"):
+        learning.arms(TINY, ("euclidean",), (0.1,), ("nope",), ("sgd",))
 
 
 @pytest.mark.parametrize("validation", [0, 150])
@@ -122,6 +157,15 @@ def test_the_table_counts_as_by_hand():
     ]
 
 
+def test_without_a_euclidean_result_there_are_no_ratios():
+    runs = [dataclasses.asdict(hand_made("euclidean", 0.1, 0, [60], [], diverged=True)),
+            dataclasses.asdict(hand_made("lorentz", 0.1, 0, [2, 1], [0.9]))]  # fmt: skip
+    table = report.table(RESULTS | {"runs": runs})
+    assert list(table.columns[3].cells) == ["-", "-"]
+
+
 def test_the_plot_is_drawn(tmp_path):
     report.plot(RESULTS, tmp_path / "learning.png")
     assert (tmp_path / "learning.png").stat().st_size > 10_000
+    lost = [dataclasses.asdict(hand_made("lorentz", 0.1, 0, [60], [], diverged=True))]
+    report.plot(RESULTS | {"runs": lost}, tmp_path / "lost.png")

@@ -67,8 +67,6 @@ def test_settings_that_do_not_fit_together():
         TrainConfig(init="paper", optimiser="muon")
     with pytest.raises(ValueError, match="choose one"):
         TrainConfig(resume=True, overwrite=True)
-    with pytest.raises(ValueError, match="log_radius needs points"):
-        TrainConfig(log_radius=True, model="poincare")
     with pytest.raises(ValueError, match="hcnn computes in float32"):
         TrainConfig(precision="bfloat16", model="hcnn")
     assert TrainConfig(schedule="step", epochs=61, milestones=(60, 120)).gamma == 0.2
