@@ -11,8 +11,8 @@ at width 64 for 200 epochs, five-fold smaller steps at three of them:
 
 How long that takes on an accelerator was not measured: none was at hand.
 
-In the size of a test, the twelve runs took 18 minutes for the digits and 38 for Fashion-MNIST, on
-two CPU cores that other work shared:
+In the size of a test, the twelve runs took 10 minutes for the digits and 14 for Fashion-MNIST, on
+two CPU cores:
 
     for seed in 0 1 2; do for model in lorentz euclidean hcnn poincare; do
         python train.py --model $model --seed $seed --epochs 8
