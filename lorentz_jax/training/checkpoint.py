@@ -16,13 +16,13 @@ from typing import Any
 
 import jax
 
-from lorentz_jax.training import packing
+from lorentz_jax.training import packing, upgrade
 from lorentz_jax.training.config import TrainConfig
 from lorentz_jax.training.devices import is_main
 from lorentz_jax.training.state import TrainState
 
 FORMAT = "lorentz_jax training checkpoint"
-VERSION = 1
+VERSION = 2
 # Programs that only move numbers are not worth optimising.
 QUICK: Any = {"xla_backend_optimization_level": 0}
 
@@ -149,6 +149,8 @@ def restore(
             _refuse_other(place, meta, like, expected)
             _check_whole(place / "state")
             state = _read_state(place, like, meta["checksums"])
+            if meta["version"] == 1:
+                state = upgrade.from_version_1(state, meta["config"])
         except _Mismatch as error:
             raise ValueError(str(error)) from None
         except Exception as error:
@@ -248,9 +250,9 @@ def _read_state(place: Path, like: TrainState, checksums: Mapping[str, int]) -> 
 def _refuse_other(
     place: Path, meta: dict[str, Any], like: TrainState, expected: Mapping[str, Any]
 ) -> None:
-    if meta["version"] != VERSION:
+    if meta["version"] not in range(1, VERSION + 1):
         raise _Mismatch(
-            f"{place} has format version {meta['version']}, this program reads {VERSION}"
+            f"{place} has format version {meta['version']}, this program reads 1 to {VERSION}"
         )
     arrays = packing.describe(packing.flatten(like))
     # A field that came after the checkpoint had then the effect of its default.

@@ -219,7 +219,7 @@ def test_a_field_that_came_later_had_its_default(copied):
     assert restored(copied)[1]["step"] == 12
     content["version"] = 99
     meta.write_text(json.dumps(content))
-    with pytest.raises(ValueError, match="format version 99, this program reads 1"):
+    with pytest.raises(ValueError, match="format version 99, this program reads 1 to 2"):
         restored(copied)
 
 
