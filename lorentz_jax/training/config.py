@@ -43,7 +43,7 @@ class TrainConfig:
     learn_kappa: bool = False
     """Learn kappa together with the weights."""
     init: Literal["fast", "paper"] = "fast"
-    """Initial values and parameter groups: `fast` learns like a Euclidean network, `paper` is the
+    """Initial values and parameter groups: `fast` is made to learn quickly, `paper` is the
     reference's."""
 
     epochs: int = 20
