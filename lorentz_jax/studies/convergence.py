@@ -223,12 +223,18 @@ def _ambient(distances: Any, dim: int, kappa: float) -> np.ndarray:
     return out
 
 
+def check_name(name: str, names: Iterable[str], what: str) -> None:
+    """A `ValueError` that tells which names exist, unless `name` is one."""
+    names = tuple(names)
+    if name not in names:
+        raise ValueError(f"no {what} {name!r}, there are {', '.join(map(repr, names))}")
+
+
 def check_methods(names: Iterable[str]) -> tuple[str, ...]:
     """The names, or a `ValueError` that tells which exist."""
     names = tuple(names)
     for name in names:
-        if name not in METHODS:
-            raise ValueError(f"no method {name!r}, there are {', '.join(map(repr, METHODS))}")
+        check_name(name, METHODS, "method")
     return names
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from rich.table import Table
 
 from lorentz_jax.studies.convergence import DEFAULTS, METHODS, Settings, check_methods, fit
-from lorentz_jax.studies.report import COLOURS, make_console
+from lorentz_jax.studies.report import COLOURS, environment_line, make_console
 from lorentz_jax.studies.timing import environment
 
 LABELS = {
@@ -54,7 +54,7 @@ def study(methods: Iterable[str] = FIGURE, settings: Settings = DEFAULTS) -> dic
 def run(methods: Iterable[str] = FIGURE, settings: Settings = DEFAULTS) -> dict[str, Any]:
     """`study`, with its table printed."""
     results, console = study(methods, settings), make_console()
-    console.print("  ".join(f"{k}={v}" for k, v in results["environment"].items() if v))
+    console.print(environment_line(results["environment"]))
     console.print(table(results))
     return results
 

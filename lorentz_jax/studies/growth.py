@@ -17,7 +17,7 @@ Everything is float64, whatever the default.
 
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +32,7 @@ from scipy.optimize import root_scalar
 from lorentz_jax import functional, geometry
 from lorentz_jax.baselines import chen, poincare
 from lorentz_jax.hyperplane import normals
+from lorentz_jax.studies.convergence import check_name
 
 Params = Mapping[str, Any]
 # Compiling takes longer than running, so it is told to make less of an effort.
@@ -63,13 +64,6 @@ OPTIMISERS: dict[str, Callable[[Any], optax.GradientTransformation]] = {
     "momentum": lambda rate: optax.sgd(rate, momentum=0.9),
     "adam": optax.adam,
 }
-
-
-def check_name(name: str, names: Iterable[str], what: str) -> None:
-    """A `ValueError` that tells which names exist, unless `name` is one."""
-    names = tuple(names)
-    if name not in names:
-        raise ValueError(f"no {what} {name!r}, there are {', '.join(map(repr, names))}")
 
 
 def each(function: Callable[[Any], Any], jobs: Sequence[Any]) -> dict[Any, Any]:
@@ -204,8 +198,8 @@ def ascent(
         return jax.lax.scan(step, start, length=steps)[1]
 
     with jax.enable_x64(True):
-        each = jnp.asarray(kappas, float)
-        found = jax.jit(jax.vmap(run)).lower(each).compile(_COMPILER)(each)
+        all_kappas = jnp.asarray(kappas, float)
+        found = jax.jit(jax.vmap(run)).lower(all_kappas).compile(_COMPILER)(all_kappas)
     distance, ratio, over = (np.array(f) for f in found)
     distance[over] = np.nan
     return Ascent(distance, ratio)

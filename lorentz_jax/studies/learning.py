@@ -18,7 +18,6 @@ from typing import Any
 import jax
 import numpy as np
 import optax
-from flax import nnx
 
 from lorentz_jax import data
 from lorentz_jax.training import metrics
@@ -26,7 +25,7 @@ from lorentz_jax.training.config import TrainConfig
 from lorentz_jax.training.epochs import epoch_batches
 from lorentz_jax.training.optimiser import make_optimiser
 from lorentz_jax.training.setup import model_maker, preparation
-from lorentz_jax.training.state import TrainState, build, init_state
+from lorentz_jax.training.state import TrainState, init_state, initialiser
 from lorentz_jax.training.step import make_eval_step, make_train_step
 
 DIVERGED = 50.0
@@ -123,10 +122,11 @@ class Trainer:
                 f"on, got {config.validation} of {len(dataset.train_labels)}"
             )
         self.name, self.config, self.dataset = name, config, dataset
-        self._make = model_maker(config, dataset)
-        nnx.eval_shape(lambda: self._make(nnx.Rngs(0)))  # says what is wrong before any training
         self.steps_per_epoch = left // config.batch_size
-        self._programs: dict[float, tuple[Any, Any, Any]] = {}
+        self._prepare = preparation(config, dataset)
+        self._graphdef, self._values = initialiser(model_maker(config, dataset))
+        self._eval_step = make_eval_step(self._graphdef, self._prepare, dataset.num_classes)
+        self._programs: dict[float, tuple[Any, Any]] = {}
 
     def run(self, rate: float, seed: int, every: int) -> tuple[Run, Weights]:
         """Train, and evaluate on the validation images after every `every` steps."""
@@ -153,38 +153,31 @@ class Trainer:
 
     def accuracy(self, weights: Weights, images: np.ndarray, labels: np.ndarray) -> float:
         """Of a network on some images."""
-        placed, step = jax.device_put((images, labels)), self._compiled(self._own_rate(1.0))[1]
+        placed = jax.device_put((images, labels))
         found = metrics.evaluate(
-            lambda *picked: step(*weights, *placed, *picked), len(labels), self.config.batch_size
-        )
+            lambda *picked: self._eval_step(*weights, *placed, *picked),
+            len(labels), self.config.batch_size,
+        )  # fmt: skip
         return found["accuracy"]
 
     def _batches(self, seed: int, count: int) -> Iterator[np.ndarray]:
         for epoch in range(1, self.config.epochs + 1):
             yield from epoch_batches(seed, epoch, count, self.config.batch_size)
 
-    def _own_rate(self, rate: float) -> float:
-        """The rate inside the compiled optimiser, which the rest multiplies."""
-        return rate if self.config.init == "paper" else 1.0
-
     def _start(self, rate: float, seed: int) -> tuple[TrainState, Any]:
-        own_rate = self._own_rate(rate)
-        step, _, optimiser = self._compiled(own_rate)
-        _, params, stats = build(self._make, seed)
-        state = init_state(params, stats, optimiser, seed)
-        factor = np.float32(rate / own_rate)
-        return state._replace(opt_state=optax.tree.set(state.opt_state, step_size=factor)), step
-
-    def _compiled(self, rate: float) -> tuple[Any, Any, Any]:
-        if rate not in self._programs:
-            config, dataset = replace(self.config, lr=rate), self.dataset
-            graphdef, params, _ = build(self._make, 0)
+        """Initial state and training step; the state holds what the compiled rate is times."""
+        params, stats = self._values(seed)
+        compiled_rate = rate if self.config.init == "paper" else 1.0
+        if compiled_rate not in self._programs:
+            config = replace(self.config, lr=compiled_rate)
             optimiser = optax.chain(
                 make_optimiser(config, params, self.steps_per_epoch),
                 optax.inject_hyperparams(optax.scale)(1.0),
             )
-            prepare = preparation(config, dataset)
-            evaluate = make_eval_step(graphdef, prepare, dataset.num_classes)
-            train_step = make_train_step(graphdef, optimiser, prepare)
-            self._programs[rate] = train_step, evaluate, optimiser
-        return self._programs[rate]
+            train_step = make_train_step(self._graphdef, optimiser, self._prepare)
+            self._programs[compiled_rate] = train_step, optimiser
+        train_step, optimiser = self._programs[compiled_rate]
+        state = init_state(params, stats, optimiser, seed)
+        factor = np.float32(rate / compiled_rate)
+        opt_state = optax.tree.set(state.opt_state, step_size=factor)
+        return state._replace(opt_state=opt_state), train_step

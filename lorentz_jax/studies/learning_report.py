@@ -15,7 +15,7 @@ from rich.table import Table
 
 from lorentz_jax import data
 from lorentz_jax.studies.learning import Run, Trainer, Weights
-from lorentz_jax.studies.report import COLOURS, make_console
+from lorentz_jax.studies.report import COLOURS, environment_line, make_console
 from lorentz_jax.studies.timing import environment
 from lorentz_jax.training.config import TrainConfig
 from lorentz_jax.training.run_files import versions
@@ -42,16 +42,19 @@ class Settings:
     keep: Path | None = None
 
     def __post_init__(self) -> None:
-        _check("rates", self.rates, all(0 < r < math.inf for r in self.rates), "positive numbers")
-        _check("seeds", self.seeds, all(0 <= s < 2**32 for s in self.seeds), "from 0 to 2^32 - 1")
-        _check("targets", self.targets or (1,), all(0 < t <= 1 for t in self.targets), "in (0, 1]")
+        rates, seeds, targets = self.rates, self.seeds, self.targets
+        good = rates and all(0 < rate < math.inf for rate in rates)
+        _check("rates", rates, good, "positive numbers, at least one")
+        good = seeds and all(0 <= seed < 2**32 for seed in seeds)
+        _check("seeds", seeds, good, "from 0 to 2^32 - 1, at least one")
+        _check("targets", targets, all(0 < target <= 1 for target in targets), "in (0, 1]")
         if self.every is not None and self.every < 1:
             raise ValueError(f"every must be at least 1, got {self.every}")
 
 
-def _check(name: str, values: Sequence[Any], good: bool, what: str) -> None:
-    if not (values and good and len(set(values)) == len(values)):
-        raise ValueError(f"{name} must be different and {what}, at least one, got {values}")
+def _check(name: str, values: Sequence[Any], good: Any, what: str) -> None:
+    if not good or len(set(values)) < len(values):
+        raise ValueError(f"{name} must be different and {what}, got {values}")
 
 
 def study(arms: Mapping[str, TrainConfig], settings: Settings, console: Console) -> dict[str, Any]:
@@ -264,7 +267,7 @@ def _band(axes: Any, steps: Any, values: Any, colour: str, label: str | None) ->
 def run(arms: Mapping[str, TrainConfig], settings: Settings) -> dict[str, Any]:
     """`study`, with its table printed."""
     console = make_console()
-    console.print("  ".join(f"{k}={v}" for k, v in environment().items() if v))
+    console.print(environment_line(environment()))
     results = study(arms, settings, console)
     console.print(table(results))
     return results

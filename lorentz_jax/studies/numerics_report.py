@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lorentz_jax.studies.numerics import DTYPES, rows, select
-from lorentz_jax.studies.report import COLOURS
+from lorentz_jax.studies.report import COLOURS, environment_line
 from lorentz_jax.studies.timing import environment
 
 # An error of so many ulps beyond what the conditioning allows is one to explain.
@@ -38,7 +38,7 @@ def run(
         others = {name: call for name, call in theirs().items() if name in names}
     begin = time.perf_counter()
     results: dict[str, Any] = {"environment": environment(), "samples": count, "tables": {}}
-    console.print("  ".join(f"{k}={v}" for k, v in results["environment"].items() if v))
+    console.print(environment_line(results["environment"]))
     console.print(
         "Unit: eps relative to the norm of the exact result for the rounded inputs. limit: what a "
         "change of one eps in every input does, at the worst sample. beyond: the largest error "

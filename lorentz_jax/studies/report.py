@@ -1,6 +1,6 @@
 """Tables of timings: on the terminal, as JSON, as a plot."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,16 @@ COLOURS = ("#000000", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#5
 def run(tables: Iterable[tuple[str, list[Row]]]) -> dict[str, Any]:
     """Print each table as soon as it is measured; returns all, with the environment."""
     console, results = make_console(), {"environment": environment(), "tables": {}}
-    console.print("  ".join(f"{k}={v}" for k, v in results["environment"].items() if v))
+    console.print(environment_line(results["environment"]))
     for title, rows in tables:
         results["tables"][title] = as_table(rows, rows[0].name)
         console.print(_rich(title, results["tables"][title]))
     return results
+
+
+def environment_line(found: Mapping[str, Any]) -> str:
+    """`timing.environment` as one line."""
+    return "  ".join(f"{k}={v}" for k, v in found.items() if v)
 
 
 def make_console() -> Console:

@@ -26,6 +26,7 @@ from lorentz_jax import functional, geometry
 from lorentz_jax.hyperplane import normals
 from lorentz_jax.numerics import safe_norm
 from lorentz_jax.studies import growth
+from lorentz_jax.studies.convergence import check_name
 from lorentz_jax.studies.hierarchy import distortions, mean_average_precision, tree_distances
 
 Params = Mapping[str, Any]
@@ -72,11 +73,8 @@ LAYERS = {
     "poincare": Layer(_small, growth.LAYERS["poincare"]),
     "euclidean": Layer(_small, _euclidean, lambda x, y, kappa: safe_norm(x - y)),
 }
-LABELS = {
-    "fgg": "FGG",
+LABELS = growth.LABELS | {
     "fgg, weight norm": "FGG, weight norm",
-    "chen": "Chen et al.",
-    "poincare": "Poincaré",
     "euclidean": "Euclidean (control)",
 }
 
@@ -144,7 +142,7 @@ def train(
     One compiled program holds all rates and seeds. With `marks`, the points before these numbers of
     steps are kept. A target of 0 is never met. A distortion that is not a number ends a run.
     """
-    growth.check_name(layer, LAYERS, "layer")
+    check_name(layer, LAYERS, "layer")
     edges, init = check_edges(edges), LAYERS[layer].init
     rngs = [np.random.default_rng(seed) for seed in range(settings.seeds)]
     starts = [init(rng, len(edges), settings.dim) for rng in rngs]

@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 import tyro
 
-from lorentz_jax.studies.growth import check_name, each
+from lorentz_jax.studies.convergence import check_name
+from lorentz_jax.studies.growth import each
 from lorentz_jax.studies.hierarchy import regular_tree, tree_distances
 from lorentz_jax.studies.report import make_console
 from lorentz_jax.studies.timing import environment

@@ -58,7 +58,7 @@ def make_radius_step(
         _, outputs = _capture(model, batch, kappa, layers, dtype, train=False)
         return {layer: _radius(points, kappa) for layer, points in outputs.items()}
 
-    return _step(radii, out_sharding)
+    return Step(radii, out_sharding)
 
 
 def make_diagnostic_step(
@@ -95,11 +95,7 @@ def make_diagnostic_step(
                 found[f"{path}/speed"] = _speed(params[path], gradient)
         return found
 
-    return _step(diagnose, out_sharding)
-
-
-def _step(function: Callable, out_sharding: Any) -> Step:
-    return Step(function, **({} if out_sharding is None else {"out_shardings": out_sharding}))
+    return Step(diagnose, out_sharding)
 
 
 def _curvature(model: Any, kappa: Any) -> Any:

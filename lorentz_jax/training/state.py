@@ -31,22 +31,30 @@ def split(model: nnx.Module) -> tuple[Any, dict[str, Array], dict[str, Array]]:
     return graphdef, flatten(params), flatten(stats)
 
 
-def build(
-    make_model: Callable[[nnx.Rngs], nnx.Module], seed: int
-) -> tuple[Any, dict[str, Array], dict[str, Array]]:
-    """`split(make_model(nnx.Rngs(seed)))`, with all initial values from one compiled program.
+def initialiser(
+    make_model: Callable[[nnx.Rngs], nnx.Module],
+) -> tuple[Any, Callable[[int], tuple[dict[str, Array], dict[str, Array]]]]:
+    """The graphdef of a model, and `(params, stats)` by seed, all from one compiled program.
 
-    Eagerly every new shape of a random array is compiled by itself; one program that runs once,
+    Eagerly every new shape of a random array is compiled by itself; one program that runs seldom,
     and so is not worth optimising, takes a fifth of the time. The values agree up to rounding.
     """
-    graphdef = split(nnx.eval_shape(lambda: make_model(nnx.Rngs(seed))))[0]
+    graphdef = split(nnx.eval_shape(lambda: make_model(nnx.Rngs(0))))[0]
 
     def arrays(key: Array) -> Any:
         return split(make_model(nnx.Rngs(key)))[1:]
 
     options: Any = {"xla_backend_optimization_level": 0}
-    params, stats = jax.jit(arrays, compiler_options=options)(jax.random.key(seed))
-    return graphdef, params, stats
+    program = jax.jit(arrays, compiler_options=options)
+    return graphdef, lambda seed: program(jax.random.key(seed))
+
+
+def build(
+    make_model: Callable[[nnx.Rngs], nnx.Module], seed: int
+) -> tuple[Any, dict[str, Array], dict[str, Array]]:
+    """`split(make_model(nnx.Rngs(seed)))`, through `initialiser`."""
+    graphdef, values = initialiser(make_model)
+    return graphdef, *values(seed)
 
 
 def merge(graphdef: Any, params: Arrays, stats: Arrays) -> Any:

@@ -22,9 +22,12 @@ class Step:
 
     `kappa` (a Python, NumPy or JAX number) is brought to one dtype before the call, so that
     neither its value nor its spelling compiles the function again; `step.jitted` is behind it.
+    `out_sharding` says how the results lie on several devices.
     """
 
-    def __init__(self, function: Callable, **jit_options: Any) -> None:
+    def __init__(self, function: Callable, out_sharding: Any = None, **jit_options: Any) -> None:
+        if out_sharding is not None:
+            jit_options["out_shardings"] = out_sharding
         self.jitted = jax.jit(function, **jit_options)
 
     def __call__(self, *arrays: Any, kappa: Any = None) -> Any:
@@ -120,7 +123,7 @@ def make_train_step(
             new = jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)
         return new, StepMetrics(loss, correct, finite)
 
-    return Step(update, donate_argnums=0, **_shardings(out_sharding))
+    return Step(update, out_sharding, donate_argnums=0)
 
 
 def make_eval_step(
@@ -142,14 +145,10 @@ def make_eval_step(
         logits = model(prepare(None, images[indices]), train=False, kappa=kappa, **options)
         return count_batch(logits, labels[indices], mask, num_classes)
 
-    return Step(count, **_shardings(out_sharding))
+    return Step(count, out_sharding)
 
 
 def all_finite(tree: Any) -> Array:
     """Whether every float of a tree is finite."""
     floats = [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in floats]))
-
-
-def _shardings(out_sharding: Any) -> dict[str, Any]:
-    return {} if out_sharding is None else {"out_shardings": out_sharding}
