@@ -240,6 +240,8 @@ class Learning(Files):
     schedule: Literal["cosine", "constant"] = "cosine"
     """Learning rate over time."""
     weight_decay: float = 5e-4
+    max_turn: float | None = 0.01
+    """Radians that a step may turn a weight-normalised direction; as in `train.py`."""
     learn_kappa: bool = False
     """Learn the curvature, from each of `kappas`."""
     every: int | None = None
@@ -257,7 +259,8 @@ class Learning(Files):
 
         shared = (
             "dataset", "data_dir", "limit", "validation", "epochs", "stages", "width",
-            "batch_size", "shift", "flip", "schedule", "weight_decay", "learn_kappa",
+            "batch_size", "shift", "flip", "schedule", "weight_decay", "max_turn",
+            "learn_kappa",
         )  # fmt: skip
         config = TrainConfig(**{field: getattr(self, field) for field in shared})
         arms = learning.arms(config, self.models, self.kappas, self.presets, self.optimisers)

@@ -4,8 +4,7 @@ Every arm (a network with its preset, curvature and optimiser) is trained with e
 and seed; its rate is then chosen on validation images, and only the networks of that rate are
 evaluated on the test images, after the last step. All arms see the same images in the same order.
 
-A program is compiled once an arm: the learning rate is an argument of it. (Not for the preset
-`paper`, whose Riemannian step is not proportional to its rate.)
+A program is compiled once an arm: the learning rate is an argument of it.
 """
 
 import itertools
@@ -16,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 
@@ -126,7 +126,7 @@ class Trainer:
         self._prepare = preparation(config, dataset)
         self._graphdef, self._values = initialiser(model_maker(config, dataset))
         self._eval_step = make_eval_step(self._graphdef, self._prepare, dataset.num_classes)
-        self._programs: dict[float, tuple[Any, Any]] = {}
+        self._program: tuple[Any, Any] | None = None
 
     def run(self, rate: float, seed: int, every: int) -> tuple[Run, Weights]:
         """Train, and evaluate on the validation images after every `every` steps."""
@@ -165,19 +165,15 @@ class Trainer:
             yield from epoch_batches(seed, epoch, count, self.config.batch_size)
 
     def _start(self, rate: float, seed: int) -> tuple[TrainState, Any]:
-        """Initial state and training step; the state holds what the compiled rate is times."""
+        """Initial state, which holds the rate, and training step."""
         params, stats = self._values(seed)
-        compiled_rate = rate if self.config.init == "paper" else 1.0
-        if compiled_rate not in self._programs:
-            config = replace(self.config, lr=compiled_rate)
-            optimiser = optax.chain(
-                make_optimiser(config, params, self.steps_per_epoch),
-                optax.inject_hyperparams(optax.scale)(1.0),
-            )
+        if self._program is None:
+            optimiser = optax.inject_hyperparams(
+                lambda lr: make_optimiser(self.config, params, self.steps_per_epoch, lr)
+            )(lr=rate)
             train_step = make_train_step(self._graphdef, optimiser, self._prepare)
-            self._programs[compiled_rate] = train_step, optimiser
-        train_step, optimiser = self._programs[compiled_rate]
+            self._program = train_step, optimiser
+        train_step, optimiser = self._program
         state = init_state(params, stats, optimiser, seed)
-        factor = np.float32(rate / compiled_rate)
-        opt_state = optax.tree.set(state.opt_state, step_size=factor)
+        opt_state = optax.tree.set(state.opt_state, lr=jnp.asarray(rate, jnp.float32))
         return state._replace(opt_state=opt_state), train_step

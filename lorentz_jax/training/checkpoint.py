@@ -255,8 +255,8 @@ def _refuse_other(
             f"{place} has format version {meta['version']}, this program reads 1 to {VERSION}"
         )
     arrays = packing.describe(packing.flatten(like))
-    # A field that came after the checkpoint had then the effect of its default.
-    config = TrainConfig().decisive() | meta["config"]
+    # A field that came after the checkpoint had then the effect of its default, but for `max_turn`.
+    config = TrainConfig(max_turn=None).decisive() | meta["config"]
     differences = [
         *_differences(config, expected["config"]),
         *_differences({"classes": meta["classes"]}, {"classes": expected["classes"]}),

@@ -62,6 +62,10 @@ class TrainConfig:
     weight_decay: float = 5e-4
     """Coefficient of the L2 penalty, or of AdamW's and Muon's decoupled decay; which parameters it
     touches is up to `init`."""
+    max_turn: float | None = 0.01
+    """SGD cuts the gradient of each unit with weight norm so that a step at the rate `lr` (without
+    momentum) turns its direction by at most so much, in radians; `None` for no limit. It is for
+    `init` fast and `lorentz`, the only network with weight norm."""
     schedule: Literal["cosine", "step", "constant"] = "cosine"
     """Learning rate over time: down to zero, in steps, or flat."""
     milestones: tuple[int, ...] = (60, 120, 160)
@@ -128,6 +132,8 @@ class TrainConfig:
         _number("lr", self.lr, self.lr > 0, "positive")
         _number("momentum", self.momentum, 0 <= self.momentum < 1, "in [0, 1)")
         _number("weight_decay", self.weight_decay, self.weight_decay >= 0, "at least 0")
+        if self.max_turn is not None:
+            _number("max_turn", self.max_turn, self.max_turn > 0, "positive, or None for no limit")
         _number("gamma", self.gamma, 0 < self.gamma <= 1, "in (0, 1]")
         _choice("model", self.model, ("lorentz", "euclidean", "hcnn", "poincare", "theirs"))
         _choice("init", self.init, ("fast", "paper"))

@@ -22,6 +22,8 @@ class Group(NamedTuple):
 
     decay: bool = False
     """Whether weight decay acts on it."""
+    limited: bool = False
+    """Whether `max_turn` limits the steps of those that are directions (weight norm)."""
     lr_factor: float = 1.0
     """Its learning rate over that of the run; with the schedule `step`, until its first drop."""
     matrix: bool = False
@@ -34,10 +36,13 @@ class Group(NamedTuple):
 # bias: b of a hyperplane; beta: where batch norm puts the centroid; raw: learned kappa;
 # scale: of a batch norm with variance; time: the row of a kernel that acts on the time (baselines).
 # `fast` decays kernels alone: |w| falling under a fixed b sends the hyperplane, at distance
-# b/|w|, to infinity, and a decayed raw kappa drifts. `paper` decays all, as the reference does.
+# b/|w|, to infinity, and a decayed raw kappa drifts. It limits the turn
+# of directions: a norm that only centres lets one that turns towards the largest variance of its
+# input grow the output, layer upon layer, to where nothing is learned any more. `paper` decays all
+# and limits nothing, as the reference does.
 GROUPS: dict[str, dict[str, Group]] = {
     "fast": {
-        "kernel": Group(decay=True, matrix=True),
+        "kernel": Group(decay=True, limited=True, matrix=True),
         "gain": Group(),
         "bias": Group(),
         "beta": Group(),
@@ -92,27 +97,32 @@ def describe_decay(params: Mapping[str, Array], config: TrainConfig) -> str:
     )
 
 
-def make_schedule(config: TrainConfig, steps_per_epoch: int) -> Callable[[Any], Array]:
-    """Learning rate by step, from 0 to `epochs * steps_per_epoch - 1`."""
-    schedule = optax.constant_schedule(config.lr)
+def make_schedule(
+    config: TrainConfig, steps_per_epoch: int, lr: Any = None
+) -> Callable[[Any], Array]:
+    """Learning rate by step, from 0 to `epochs * steps_per_epoch - 1`, starting at `lr`."""
+    lr = config.lr if lr is None else lr
+    schedule = optax.constant_schedule(lr)
     if config.schedule == "cosine":
-        schedule = optax.cosine_decay_schedule(config.lr, config.epochs * steps_per_epoch)
+        schedule = optax.cosine_decay_schedule(lr, config.epochs * steps_per_epoch)
     if config.schedule == "step":
         drops = {epoch * steps_per_epoch: config.gamma for epoch in config.milestones}
-        schedule = optax.piecewise_constant_schedule(config.lr, drops)
+        schedule = optax.piecewise_constant_schedule(lr, drops)
     # A float count: optax mixes it with floats, which strict dtype promotion forbids. The widest
     # float there is, since 0.1 rounded to float32 would show in a float64 run.
     return lambda count: jnp.asarray(schedule(jnp.asarray(count, float)), float)
 
 
 def make_optimiser(
-    config: TrainConfig, params: Mapping[str, Any], steps_per_epoch: int
+    config: TrainConfig, params: Mapping[str, Any], steps_per_epoch: int, lr: Any = None
 ) -> optax.GradientTransformationExtraArgs:
     """The optimiser of the config, with the groups of `GROUPS[config.init]`.
 
-    `update(..., kappa=...)` sets the kappa of the Riemannian group; it is `config.kappa` without.
+    `lr`, which may be traced, stands for `config.lr`. `update(..., kappa=...)` sets the kappa of
+    the Riemannian group; it is `config.kappa` without.
     """
-    schedule = make_schedule(config, steps_per_epoch)
+    lr = config.lr if lr is None else lr
+    schedule = make_schedule(config, steps_per_epoch, lr)
     groups = leaf_groups(params, config.init)
     # The reference's points of the hyperboloid skip the first drop, and so catch up with the rest.
     first_drop = config.milestones[0] * steps_per_epoch if config.schedule == "step" else None
@@ -120,7 +130,32 @@ def make_optimiser(
         leaf_name(path): _group_optimiser(group, config, schedule, first_drop)
         for path, group in groups.items()
     }
+    if config.max_turn is not None and config.optimiser == "sgd":
+        # A kernel beside a gain is a direction: its gradient is orthogonal to it.
+        directions = [
+            path for path, group in groups.items()
+            if group.limited and f"{path.rpartition('/')[0]}/gain" in params
+        ]  # fmt: skip
+        for name in {leaf_name(path) for path in directions}:
+            transforms[name] = _limited(transforms[name], config.max_turn / lr, directions)
     return optax.partition(transforms, {path: leaf_name(path) for path in groups})
+
+
+def _limited(
+    rule: optax.GradientTransformation, limit: Any, paths: list[str]
+) -> optax.GradientTransformationExtraArgs:
+    """`rule` of gradients that are clipped at these paths, unit by unit.
+
+    Its state is that of `rule`, so that checkpoints with and without a limit have one layout.
+    """
+    rule, clip = optax.with_extra_args_support(rule), optax.adaptive_grad_clip(limit)
+
+    def update(gradients, state, params=None, **extra):
+        at = {path: gradients[path] for path in paths}
+        at, _ = clip.update(at, optax.EmptyState(), {path: params[path] for path in paths})
+        return rule.update(gradients | at, state, params, **extra)
+
+    return optax.GradientTransformationExtraArgs(rule.init, update)
 
 
 def _group_optimiser(

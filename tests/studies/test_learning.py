@@ -32,13 +32,16 @@ def test_arms_multiply_what_a_network_has():
     assert not any("paper, adamw" in name for name in found)  # beta is moved by Riemannian SGD
 
 
-def test_a_run_is_that_of_train(tmp_path):
+@pytest.mark.parametrize(("model", "init"), [("euclidean", "fast"), ("lorentz", "paper")])
+def test_a_run_is_that_of_train(tmp_path, model, init):
     """The learning rate as an argument, loss and validation accuracy of every epoch."""
-    config = dataclasses.replace(TINY, lr=0.3, seed=1, run_dir=tmp_path)
+    arm = dataclasses.replace(TINY, model=model, init=init)
+    config = dataclasses.replace(arm, lr=0.3, seed=1, run_dir=tmp_path)
     train(config)
     lines = (config.path / "metrics.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in lines]
-    trainer = Trainer("tiny", TINY, data.load("digits", limit=160))
+    trainer = Trainer("tiny", arm, data.load("digits", limit=160))
+    trainer.run(0.01, 0, every=6)  # compiles the step, for all rates
     run, weights = trainer.run(0.3, 1, every=3)
     assert (run.arm, run.rate, run.seed, run.diverged) == ("tiny", 0.3, 1, False)
     losses = np.reshape(run.loss, (2, 3)).mean(axis=1)

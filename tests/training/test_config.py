@@ -28,6 +28,7 @@ from lorentz_jax.training.recipes import RECIPES
         ("lr", float("nan"), "lr must be finite"),
         ("momentum", 1.0, r"momentum must be finite and in \[0, 1\)"),
         ("weight_decay", -1e-4, "weight_decay must be finite and at least 0"),
+        ("max_turn", 0.0, "max_turn must be finite and positive, or None for no limit, got 0"),
         ("gamma", 0.0, r"gamma must be finite and in \(0, 1\]"),
         ("model", "euclid", "model must be one of lorentz, euclidean, .* got 'euclid'"),
         ("init", "slow", "init must be one of fast, paper"),

@@ -4,6 +4,7 @@
 `golden2` is of version 2. Never write them again: for a new format version add a new pair.
 """
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -25,13 +26,14 @@ GOLDEN = {
 CONFIG = TrainConfig(
     dataset="digits", limit=40, validation=0, shift=1, model="lorentz", stages=(1,), width=2,
     kappa=0.5, init="fast", epochs=1, batch_size=4, lr=0.1, momentum=0.9, nesterov=True,
-    weight_decay=5e-4, schedule="cosine", precision="float32", seed=3, checkpoint_every=5,
+    weight_decay=5e-4, max_turn=None, schedule="cosine", precision="float32", seed=3,
+    checkpoint_every=5,
 )  # fmt: skip
 
 
-def restored(version):
-    plan = setup.plan_run(CONFIG, data.load("digits", limit=40))
-    expected = {"config": CONFIG.decisive(), "classes": 10}
+def restored(version, config=CONFIG):
+    plan = setup.plan_run(config, data.load("digits", limit=40))
+    expected = {"config": config.decisive(), "classes": 10}
     state, meta = checkpoint.restore(GOLDEN[version], plan.state, expected)
     return plan, state, meta
 
@@ -69,9 +71,13 @@ def test_the_golden_checkpoint_is_restored(version):
     assert momentum(state, factors) == pytest.approx(expected["momentum"], rel=1e-6)
 
 
+def test_a_run_without_a_limit_is_not_continued_with_one():
+    with pytest.raises(ValueError, match=r"max_turn is null there, 0\.01 here"):
+        restored(2, dataclasses.replace(CONFIG, max_turn=0.01))
+
+
 def write():
     """Write the golden files."""
-    import dataclasses
     import tempfile
 
     version, folder = checkpoint.VERSION, Path(tempfile.mkdtemp())

@@ -65,6 +65,26 @@ def test_untouched_parameters_stay_bit_identical_over_many_steps(params):
     np.testing.assert_array_equal(now["stem/conv/bias"], params["stem/conv/bias"])
 
 
+def test_sgd_limits_the_turn_of_each_direction(params):
+    """Columns of lengths 5 and 2: steps of 0.1 g beyond 0.005 of that are cut to it."""
+    kernel = np.zeros((1, 2, 2, 3), np.float32)
+    kernel[0, 0, :, 0], kernel[0, 1, 1, 1:] = (3, 4), 2
+    params = {**params, "stem/conv/kernel": jnp.asarray(kernel)}
+    gradients = {path: jnp.full_like(p, 0.5) for path, p in params.items()}
+    slope = np.zeros_like(kernel)
+    slope[0, :, 0, 0], slope[0, 0, 0, 1], slope[0, 0, 1, 2] = (0.6, 0.8), -3, 0.09
+    gradients["stem/conv/kernel"] = jnp.asarray(slope)
+    expected = slope * [0.25, 0.1 / 3, 1]
+    config = dataclasses.replace(CONFIG, momentum=0.0, nesterov=False, weight_decay=0.0)
+    for limit, kept in ((0.005, expected), (None, slope)):
+        config = dataclasses.replace(config, max_turn=limit)
+        after = one_step(optimiser.make_optimiser(config, params, 5), params, gradients)
+        moved = jax.tree.map(lambda a, p: np.asarray(p - a) / 0.1, after, params)
+        np.testing.assert_allclose(moved["stem/conv/kernel"], kept, atol=1e-5)
+        others = [v for path, v in moved.items() if path != "stem/conv/kernel"]
+        np.testing.assert_allclose(np.concatenate([v.ravel() for v in others]), 0.5, rtol=1e-5)
+
+
 @pytest.mark.parametrize("name", ["adamw", "muon"])
 def test_adam_moves_by_its_rate_and_decays_kernels_alone(params, name):
     """The first step of Adam is `-lr sign(g)`, whatever g; the decay is decoupled from it."""
