@@ -155,6 +155,20 @@ def test_resnet_float64(kappa, learn_kappa, scale):
         )
 
 
+def test_each_layer_keeps_its_kappa(x64):
+    options = {"learn_kappa": True, "kappa_per_layer": True, "param_dtype": jnp.float64}
+    model = small_resnet(1.0, radius=3.0, **options)
+    kappas = [node for _, node in nnx.iter_graph(model) if isinstance(node, nn.Kappa)]
+    for index, kappa in enumerate(kappas):
+        kappa.raw[...] = kappa.raw[...] + 0.1 * (index - 3)
+    x = images(jnp.float64)
+    for fold in (True, False):
+        compiled = compile_cached_v(model, fold=fold)
+        assert compiled.kappa is None
+        assert len({layer["kappa"] for layer in compiled.layers.values()}) == len(kappas) == 7
+        oracle.assert_close(run(compiled, x), evaluated(model, x, train=False), 1e-10)
+
+
 @pytest.mark.parametrize(("kappa", "learn_kappa", "scale"), CONFIGS)
 def test_resnet_float32(kappa, learn_kappa, scale):
     model = small_resnet(kappa, learn_kappa=learn_kappa, scale=scale, init="paper")

@@ -47,6 +47,8 @@ def build_model(config: Any, num_classes: int, in_channels: int, rngs: nnx.Rngs)
     options: dict[str, Any] = {
         "kappa": config.kappa, "learn_kappa": config.learn_kappa, "init": config.init,
     }  # fmt: skip
+    if config.model == "lorentz":
+        options["kappa_per_layer"] = config.kappa_per_layer
     if config.model == "theirs" and config.init == "paper":
         options["extra_logit"] = True
     return MODELS[config.model](*sizes, rngs=rngs, **options)

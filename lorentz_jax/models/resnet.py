@@ -42,6 +42,8 @@ class Layers:
       residual: `(y, x, kappa)`, of a block's branch and its shortcut.
       entry: `(pixels, kappa) -> points`; None where pixels are points as they are.
       pool: `(x, kappa)`, images `(N, H, W, D)` to what the head then classifies.
+      kappa: makes a curvature that a convolution and its norm share, a `nn.Kappa`; None where they
+        take the network's.
       stride_first: the stride of a block is on its first convolution, not on the second.
       shortcut_norm: the shortcut's convolution is followed by a norm.
     """
@@ -54,6 +56,7 @@ class Layers:
     residual: Callable[[Array, Array, Any], Array] = _residual
     entry: Callable[[Array, Any], Array] | None = None
     pool: Callable[[Array, Any], Array] | None = None
+    kappa: Callable[[], nn.Kappa] | None = None
     stride_first: bool = False
     shortcut_norm: bool = True
 
@@ -64,10 +67,13 @@ class ConvNorm(nnx.Module):
     def __init__(self, layers: Layers, in_features, out_features, size, strides, rngs, normed=True):
         self.conv = layers.conv(in_features, out_features, (size, size), strides, rngs)
         self.norm = layers.norm(out_features, rngs) if normed else None
+        self.kappa = None if layers.kappa is None else layers.kappa()
         self.call = layers.conv_norm
 
     def __call__(self, x, kappa, use_running_average):
         """Points `(N, H, W, D)` to points of the new width."""
+        if kappa is None and self.kappa is not None:
+            kappa = self.kappa()
         if self.norm is None:
             return self.conv(x, kappa)
         if self.call is not None:
@@ -105,8 +111,8 @@ class ResNet(nnx.Module):
       stages: number of blocks in each stage.
       width: channels of the first stage; each further stage doubles them.
       num_classes, in_channels: sizes of output and input.
-      kappa: what the network passes to its layers where a call gives none: a fixed number, or a
-        `nn.Kappa`.
+      kappa: what the network passes to its layers where a call gives none: a fixed number, a
+        `nn.Kappa`, or None where they have their own or need none.
     """
 
     def __init__(
@@ -168,7 +174,9 @@ class LorentzResNet(ResNet):
 
     Args:
       stages, width, num_classes, in_channels: see `ResNet`.
-      kappa: one curvature for the whole network; `learn_kappa` makes it a parameter.
+      kappa: one curvature for the whole network; `learn_kappa` makes it a parameter, and with
+        `kappa_per_layer` one for each convolution with its norm and one for the head. Points pass
+        between two curvatures by their space parts.
       init: preset of `initializers`.
       momentum: of the running means.
       scale: of the logits, see `hyperplane.signed_distance`.
@@ -179,12 +187,14 @@ class LorentzResNet(ResNet):
     def __init__(
         self, stages: Sequence[int] = (2, 2, 2, 2), width: int = 64, num_classes: int = 10,
         in_channels: int = 3, *, kappa: float = 0.1, learn_kappa: bool = False,
-        init: str = "fast", momentum: float = 0.1, scale: str | None = "inside",
-        norm: str = "centering", weight_norm: bool = True, param_dtype: Any = jnp.float32,
-        rngs: nnx.Rngs,
+        kappa_per_layer: bool = False, init: str = "fast", momentum: float = 0.1,
+        scale: str | None = "inside", norm: str = "centering", weight_norm: bool = True,
+        param_dtype: Any = jnp.float32, rngs: nnx.Rngs,
     ):  # fmt: skip
         if norm not in ("centering", "normal"):
             raise ValueError(f'norm must be "centering" or "normal", got {norm!r}')
+        if kappa_per_layer and not learn_kappa:
+            raise ValueError("kappa_per_layer goes with learn_kappa=True, got False")
         centering = norm == "centering"
         common: Any = {"kappa": kappa, "init": init, "param_dtype": param_dtype}
 
@@ -199,10 +209,18 @@ class LorentzResNet(ResNet):
             return kind(features, momentum=momentum, rngs=rngs, **common)
 
         def head(in_features, classes, rngs):
-            return nn.LorentzMLR(in_features, classes, scale=scale, rngs=rngs, **common)
+            return nn.LorentzMLR(
+                in_features, classes, learn_kappa=kappa_per_layer, scale=scale, rngs=rngs, **common
+            )
 
-        own = nn.Kappa(kappa, param_dtype) if learn_kappa else kappa
-        layers = Layers(conv, batch_norm, head, nn.conv_norm if centering else None)
+        def learned():
+            return nn.Kappa(kappa, param_dtype)
+
+        own = None if kappa_per_layer else learned() if learn_kappa else kappa
+        layers = Layers(
+            conv, batch_norm, head, nn.conv_norm if centering else None,
+            kappa=learned if kappa_per_layer else None,
+        )  # fmt: skip
         super().__init__(layers, stages, width, num_classes, in_channels, own, rngs)
         if init == "fast":
             _damp_branches([block.second.conv for blocks in self.stages for block in blocks])

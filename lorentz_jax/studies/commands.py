@@ -244,6 +244,8 @@ class Learning(Files):
     """Radians that a step may turn a weight-normalised direction; as in `train.py`."""
     learn_kappa: bool = False
     """Learn the curvature, from each of `kappas`."""
+    kappa_per_layer: bool = False
+    """Learn one for each layer of `lorentz`."""
     every: int | None = None
     """Steps between evaluations on the validation images; once an epoch by default."""
     targets: tuple[float, ...] = (0.8, 0.9, 0.95)
@@ -260,7 +262,7 @@ class Learning(Files):
         shared = (
             "dataset", "data_dir", "limit", "validation", "epochs", "stages", "width",
             "batch_size", "shift", "flip", "schedule", "weight_decay", "max_turn",
-            "learn_kappa",
+            "learn_kappa", "kappa_per_layer",
         )  # fmt: skip
         config = TrainConfig(**{field: getattr(self, field) for field in shared})
         arms = learning.arms(config, self.models, self.kappas, self.presets, self.optimisers)

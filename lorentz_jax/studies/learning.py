@@ -85,7 +85,7 @@ def arms(
         "model": models, "kappa": kappas, "init": presets, "optimiser": optimisers
     }.items():  # fmt: skip
         for value in values:
-            replace(config, learn_kappa=False, **{field: value})
+            replace(config, learn_kappa=False, kappa_per_layer=False, **{field: value})
     found = {}
     for model, kappa, preset, optimiser in itertools.product(models, kappas, presets, optimisers):
         flat = model == "euclidean"
@@ -97,9 +97,11 @@ def arms(
         parts = [model, *([] if flat else [f"kappa {kappa:.9g}"])]
         parts += [preset] * (fields["init"] == "paper") + [optimiser] * (optimiser != "sgd")
         learn = config.learn_kappa and not flat
+        own = config.kappa_per_layer and model == "lorentz"
         found[", ".join(parts)] = replace(
-            config, model=model, optimiser=optimiser, learn_kappa=learn, **fields
-        )
+            config, model=model, optimiser=optimiser, learn_kappa=learn, kappa_per_layer=own,
+            **fields,
+        )  # fmt: skip
     return found
 
 

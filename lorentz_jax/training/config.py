@@ -42,6 +42,9 @@ class TrainConfig:
     """The curvature is -kappa; the first value of it if it is learned."""
     learn_kappa: bool = False
     """Learn kappa together with the weights."""
+    kappa_per_layer: bool = False
+    """Learn one kappa for each convolution (with its norm) and the classifier of `lorentz`, not one
+    for the network."""
     init: Literal["fast", "paper"] = "fast"
     """Initial values and parameter groups: `fast` is made to learn quickly, `paper` is the
     reference's."""
@@ -146,6 +149,11 @@ class TrainConfig:
         if self.init == "paper" and self.learn_kappa:
             raise ValueError(
                 "init paper needs a fixed kappa: its beta is a point of one hyperboloid"
+            )
+        if self.kappa_per_layer and not (self.model == "lorentz" and self.learn_kappa):
+            raise ValueError(
+                "kappa_per_layer goes with the model lorentz and learn_kappa, got "
+                f"{self.model} and learn_kappa {self.learn_kappa}"
             )
         if self.init == "paper" and self.optimiser != "sgd":
             raise ValueError(f"init paper goes with the optimiser sgd, not {self.optimiser}")

@@ -1,5 +1,6 @@
 """What a network does, layer by layer: how far out it works, and in training how fast it turns."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from jax import Array
 
 from lorentz_jax import geometry
 from lorentz_jax.arguments import compute_dtype
+from lorentz_jax.models.resnet import ConvNorm
 from lorentz_jax.nn import Kappa
 from lorentz_jax.training.metrics import cross_entropy
 from lorentz_jax.training.optimiser import leaf_name
@@ -56,7 +58,10 @@ def make_radius_step(
         model, batch = merge(graphdef, params, stats), prepare(None, images[indices])
         kappa = _curvature(model, kappa)
         _, outputs = _capture(model, batch, kappa, layers, dtype, train=False)
-        return {layer: _radius(points, kappa) for layer, points in outputs.items()}
+        return {
+            layer: _radius(points, _curvature_at(model, layer, kappa))
+            for layer, points in outputs.items()
+        }
 
     return Step(radii, out_sharding)
 
@@ -85,8 +90,9 @@ def make_diagnostic_step(
         def loss_fn(params):
             model = merge(graphdef, params, stats)
             own = _curvature(model, kappa)
+            curvature = functools.partial(_curvature_at, model, kappa=own)
             logits, outputs = _capture(model, batch, own, whole, dtype, train=True)
-            return cross_entropy(logits, targets).mean(), _measure(outputs, own)
+            return cross_entropy(logits, targets).mean(), _measure(outputs, curvature)
 
         gradients, found = jax.grad(loss_fn, has_aux=True)(params)
         for path, gradient in gradients.items():
@@ -99,7 +105,7 @@ def make_diagnostic_step(
 
 
 def _curvature(model: Any, kappa: Any) -> Any:
-    """What the outputs are points of: `kappa` where it is given, and None in a flat network."""
+    """What the network is called with; None in a flat one, and where each layer has its own."""
     if not hasattr(model, "kappa"):
         raise TypeError(
             f"expected a network with an attribute kappa (None for a flat one), got "
@@ -109,12 +115,23 @@ def _curvature(model: Any, kappa: Any) -> Any:
     return own if own is None or kappa is None else kappa
 
 
+def _curvature_at(model: Any, layer: str, kappa: Any) -> Any:
+    """What an output is a point of: `kappa`, or the layer's own (of a block, its branch's)."""
+    unit = model
+    for part in layer.split("/") if kappa is None else ():
+        unit = unit[int(part)] if part.isdigit() else getattr(unit, part)
+        last = getattr(unit, "second", unit)
+        if isinstance(last, ConvNorm) and last.kappa is not None:
+            kappa = last.kappa()
+    return kappa
+
+
 def _capture(
     model: Any, batch: Array, kappa: Any, layers: Choice, dtype: Any, train: bool
 ) -> tuple[Array, dict[str, Array]]:
     """Logits, and what the layers give out on the way, by path.
 
-    With a kappa given, the network does not call its own, which would be captured as a layer.
+    Where the network or a layer calls a kappa of its own, that is no layer.
     """
     options = {} if dtype is None else {"dtype": dtype}
     run = nnx.capture(model, nnx.Intermediate, method_outputs=nnx.Intermediate)
@@ -122,16 +139,16 @@ def _capture(
     found = {}
     for path, values in flatten(captured).items():
         *layer, method = path.split("/")
-        if method == "__call__" and layer and layers(layer):
+        if method == "__call__" and layer and layer[-1] != "kappa" and layers(layer):
             points = values[-1]
             found["/".join(layer)] = points.astype(compute_dtype(points.dtype))
     return logits, found
 
 
-def _measure(outputs: dict[str, Array], kappa: Any) -> dict[str, Array]:
+def _measure(outputs: dict[str, Array], curvature: Callable[[str], Any]) -> dict[str, Array]:
     found = {}
     for layer, points in jax.lax.stop_gradient(outputs).items():
-        found[f"{layer}/radius"] = _radius(points, jax.lax.stop_gradient(kappa))
+        found[f"{layer}/radius"] = _radius(points, jax.lax.stop_gradient(curvature(layer)))
         found[f"{layer}/scale"] = jnp.sqrt(jnp.mean(points**2))
         if rectified(layer.split("/")):
             found[f"{layer}/active"] = jnp.mean(points > 0, dtype=points.dtype)

@@ -36,10 +36,10 @@ class Group(NamedTuple):
 # bias: b of a hyperplane; beta: where batch norm puts the centroid; raw: learned kappa;
 # scale: of a batch norm with variance; time: the row of a kernel that acts on the time (baselines).
 # `fast` decays kernels alone: |w| falling under a fixed b sends the hyperplane, at distance
-# b/|w|, to infinity, and a decayed raw kappa drifts. It limits the turn
-# of directions: a norm that only centres lets one that turns towards the largest variance of its
-# input grow the output, layer upon layer, to where nothing is learned any more. `paper` decays all
-# and limits nothing, as the reference does.
+# b/|w|, to infinity, and a decayed raw kappa drifts. It limits the turn of directions: a norm that
+# only centres lets one that turns towards the largest variance of its input grow the output, layer
+# upon layer, to where nothing is learned any more. `paper` decays all and limits nothing, as the
+# reference does.
 GROUPS: dict[str, dict[str, Group]] = {
     "fast": {
         "kernel": Group(decay=True, limited=True, matrix=True),
@@ -150,10 +150,10 @@ def _limited(
     """
     rule, clip = optax.with_extra_args_support(rule), optax.adaptive_grad_clip(limit)
 
-    def update(gradients, state, params=None, **extra):
-        at = {path: gradients[path] for path in paths}
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any):
+        at: Any = {path: updates[path] for path in paths}
         at, _ = clip.update(at, optax.EmptyState(), {path: params[path] for path in paths})
-        return rule.update(gradients | at, state, params, **extra)
+        return rule.update(updates | at, state, params, **extra)
 
     return optax.GradientTransformationExtraArgs(rule.init, update)
 

@@ -154,6 +154,38 @@ def test_state_is_params_and_batch_stats_and_all_of_it_learns():
         assert np.abs(np.asarray(gradient)).max() > 0, path
 
 
+@pytest.mark.parametrize("norm", ["centering", "normal"])
+@pytest.mark.parametrize("train", [True, False])
+def test_each_layer_can_learn_a_kappa_of_its_own(train, norm):
+    graphdef, params, stats = network(learn_kappa=True, kappa_per_layer=True, norm=norm)
+    raws = [path for path in params if path.endswith("raw")]
+    units = ("stages/0/0/first", "stages/0/0/second", "stem", "head")
+    assert sorted(raws) == sorted(f"{unit}/kappa/raw" for unit in units)
+    # log kappa is a sigmoid's share of the way from log 1e-3 to log 1e2.
+    kappas = dict(zip(units, (0.3, 0.6, 1.2, 2.4), strict=True))
+    share = {unit: np.log(kappa * 1e3) / np.log(1e5) for unit, kappa in kappas.items()}
+    own = {f"{unit}/kappa/raw": jnp.float32(np.log(s / (1 - s))) for unit, s in share.items()}
+
+    def by_hand(params, stats):
+        model = merge(graphdef, params, stats)
+        block, fixed = model.stages[0][0], not train
+        x = nn.relu(model.stem(IMAGES, kappas["stem"], fixed))
+        y = nn.relu(block.first(x, kappas[units[0]], fixed))
+        x = nn.relu(x + block.second(y, kappas[units[1]], fixed))
+        return jnp.mean(model.head(x, kappas["head"]), axis=(1, 2)), split(model)[2]
+
+    (logits, moved), (want, expected) = (
+        run(graphdef, train, params | own, stats, IMAGES), quick_jit(by_hand)(params, stats)
+    )  # fmt: skip
+    np.testing.assert_allclose(logits, want, rtol=1e-4, atol=1e-5)
+    for path, value in expected.items():
+        np.testing.assert_allclose(moved[path], value, rtol=1e-4, atol=1e-5)
+    if train:
+        loss = lambda p: jnp.sum(forward(graphdef, True, p, stats, IMAGES)[0] ** 2)  # noqa: E731
+        gradients = quick_jit(jax.grad(loss))(params | own)
+        assert all(abs(float(gradients[raw])) > 1e-4 for raw in raws)
+
+
 def test_one_kappa_serves_the_whole_network():
     graphdef, params, stats = network()
     large = split(abstract((1,), 4, 3, 2, kappa=1.0))[0]
@@ -179,6 +211,8 @@ def test_bad_input_names_what_was_expected():
         model(IMAGES[0])
     with pytest.raises(TypeError, match="floating-point"):
         model(IMAGES.astype(np.int32))
+    with pytest.raises(ValueError, match="kappa_per_layer goes with learn_kappa=True"):
+        abstract(kappa_per_layer=True)
     with pytest.raises(ValueError, match="every stage needs a block"):
         abstract((1, 0))
     with pytest.raises(ValueError, match="number of stages"):

@@ -248,7 +248,8 @@ def test_hcnn_classifies_the_centroid_and_poincare_the_mean_tangent():
 @pytest.mark.parametrize("name", MODELS)
 def test_build_model(name):
     def config(**changes):
-        values = {"model": name, "stages": (1,), "width": 4, "kappa": 0.5, "learn_kappa": False}
+        values = {"model": name, "stages": (1,), "width": 4, "kappa": 0.5, "learn_kappa": False,
+                  "kappa_per_layer": False}  # fmt: skip
         return types.SimpleNamespace(**{**values, "init": "fast", **changes})
 
     model = build_model(config(), 5, 2, nnx.Rngs(0))

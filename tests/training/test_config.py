@@ -64,6 +64,10 @@ def test_settings_that_do_not_fit_together():
         TrainConfig(schedule="step", epochs=60, milestones=(60, 120))
     with pytest.raises(ValueError, match="needs a fixed kappa"):
         TrainConfig(init="paper", learn_kappa=True)
+    with pytest.raises(ValueError, match=r"kappa_per_layer goes with .* got hcnn"):
+        TrainConfig(kappa_per_layer=True, learn_kappa=True, model="hcnn")
+    with pytest.raises(ValueError, match="got lorentz and learn_kappa False"):
+        TrainConfig(kappa_per_layer=True)
     with pytest.raises(ValueError, match="paper goes with the optimiser sgd, not muon"):
         TrainConfig(init="paper", optimiser="muon")
     with pytest.raises(ValueError, match="choose one"):

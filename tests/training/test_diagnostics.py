@@ -37,16 +37,16 @@ CASES = (
 )
 
 
-def network(family, kappa, learned):
+def network(family, kappa, learned, **options):
     """In float64, away from the first values, at many of which a gradient or a point is 0."""
-    options = {} if kappa is None else {"kappa": kappa, "learn_kappa": learned}
+    options |= {} if kappa is None else {"kappa": kappa, "learn_kappa": learned}
     kind = models.MODELS[family]
     graphdef, params, stats = build(
         lambda rngs: kind((1,), 2, 3, 1, param_dtype=jnp.float64, rngs=rngs, **options), 0
     )
     rng = np.random.default_rng(1)
     moved = {
-        name: a if name == "kappa/raw" else a + 0.2 * rng.normal(size=a.shape)
+        name: a if name.endswith("kappa/raw") else a + 0.2 * rng.normal(size=a.shape)
         for name, a in params.items()
     }
     return graphdef, moved, {name: a.astype(jnp.float64) for name, a in stats.items()}
@@ -113,6 +113,24 @@ def measures(family, outputs, params, gradients, kappa):
             ratios = [np.sqrt((g**2).sum() / (a**2).sum()) for a, g in units]
             expected[f"{path}/speed"] = np.sqrt(np.mean(np.square(ratios)))
     return expected
+
+
+def test_a_radius_is_measured_at_the_kappa_of_its_layer(x64):
+    graphdef, params, stats = network("lorentz", 0.5, True, kappa_per_layer=True)
+    raws = sorted(path for path in params if path.endswith("raw"))
+    params |= {path: params[path] + 0.1 * i for i, path in enumerate(raws)}
+    pixels = images()
+    found = make_diagnostic_step(graphdef, augment)(params, stats, pixels, LABELS, PICKED, None)
+    model = merge(graphdef, params, stats)
+    outputs, _ = by_hand(model, pixels[PICKED], None)
+    block, (stem, first, second, out) = model.stages[0][0], LAYERS
+    owners = {stem: model.stem, first: block.first, second: block.second, out: block.second}
+    kappas = {layer: float(unit.kappa()) for layer, unit in owners.items()}
+    assert len(set(kappas.values())) == 3
+    for layer, kappa in kappas.items():
+        expected = measures("lorentz", {layer: outputs[layer]}, {}, {}, kappa)
+        assert found[f"{layer}/radius"] == pytest.approx(expected[f"{layer}/radius"], rel=1e-9)
+    assert {name for name in found if "kappa" in name} == {f"{raw}/gradient" for raw in raws}
 
 
 @pytest.mark.parametrize(("family", "own", "learned", "kappas"), CASES)
