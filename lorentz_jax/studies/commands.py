@@ -240,7 +240,7 @@ class Learning(Files):
     schedule: Literal["cosine", "constant"] = "cosine"
     """Learning rate over time."""
     weight_decay: float = 5e-4
-    max_turn: float | None = 0.01
+    max_turn: float | None = 0.015
     """Radians that a step may turn a weight-normalised direction; as in `train.py`."""
     learn_kappa: bool = False
     """Learn the curvature, from each of `kappas`."""

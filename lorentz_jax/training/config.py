@@ -65,7 +65,7 @@ class TrainConfig:
     weight_decay: float = 5e-4
     """Coefficient of the L2 penalty, or of AdamW's and Muon's decoupled decay; which parameters it
     touches is up to `init`."""
-    max_turn: float | None = 0.01
+    max_turn: float | None = 0.015
     """SGD cuts the gradient of each unit with weight norm so that a step at the rate `lr` (without
     momentum) turns its direction by at most so much, in radians; `None` for no limit. It is for
     `init` fast and `lorentz`, the only network with weight norm."""

@@ -72,8 +72,8 @@ def test_the_golden_checkpoint_is_restored(version):
 
 
 def test_a_run_without_a_limit_is_not_continued_with_one():
-    with pytest.raises(ValueError, match=r"max_turn is null there, 0\.01 here"):
-        restored(2, dataclasses.replace(CONFIG, max_turn=0.01))
+    with pytest.raises(ValueError, match=r"max_turn is null there, 0\.015 here"):
+        restored(2, dataclasses.replace(CONFIG, max_turn=0.015))
 
 
 def write():
