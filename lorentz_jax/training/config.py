@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 class TrainConfig:
     """Train a Lorentz network on images.
 
-    The defaults reach a test accuracy of 0.98 to 0.99 on `digits` in about a minute on two CPU cores.
+    The defaults reach a test accuracy of 0.98 to 0.99 on `digits`, in a minute on two CPU cores.
     """
 
     dataset: str = "digits"
