@@ -138,8 +138,7 @@ def _walk_resnet(model: ResNet, fold: bool) -> tuple[dict[str, Any], dict[str, P
         parts = [(join(name, "conv"), unit.conv)]
         if unit.norm is not None:
             parts.append((join(name, "norm"), unit.norm))
-        own = kappa if unit.kappa is None else unit.kappa()
-        sequence = _sequence(parts, fold, own)
+        sequence = _sequence(parts, fold, unit.curvature(kappa))
         if len(sequence) == 1:  # the layer takes the name of the pair
             sequence = {name: sequence.popitem()[1]}
         found.update(sequence)

@@ -70,10 +70,13 @@ class ConvNorm(nnx.Module):
         self.kappa = None if layers.kappa is None else layers.kappa()
         self.call = layers.conv_norm
 
+    def curvature(self, kappa):
+        """`kappa` where it is given, else its own; None where it has none."""
+        return self.kappa() if kappa is None and self.kappa is not None else kappa
+
     def __call__(self, x, kappa, use_running_average):
         """Points `(N, H, W, D)` to points of the new width."""
-        if kappa is None and self.kappa is not None:
-            kappa = self.kappa()
+        kappa = self.curvature(kappa)
         if self.norm is None:
             return self.conv(x, kappa)
         if self.call is not None:

@@ -117,13 +117,12 @@ def _curvature(model: Any, kappa: Any) -> Any:
 
 def _curvature_at(model: Any, layer: str, kappa: Any) -> Any:
     """What an output is a point of: `kappa`, or the layer's own (of a block, its branch's)."""
-    unit = model
-    for part in layer.split("/") if kappa is None else ():
+    unit, owner = model, None
+    for part in layer.split("/"):
         unit = unit[int(part)] if part.isdigit() else getattr(unit, part)
         last = getattr(unit, "second", unit)
-        if isinstance(last, ConvNorm) and last.kappa is not None:
-            kappa = last.kappa()
-    return kappa
+        owner = last if isinstance(last, ConvNorm) else owner
+    return kappa if owner is None else owner.curvature(kappa)
 
 
 def _capture(

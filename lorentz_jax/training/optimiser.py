@@ -36,10 +36,10 @@ class Group(NamedTuple):
 # bias: b of a hyperplane; beta: where batch norm puts the centroid; raw: learned kappa;
 # scale: of a batch norm with variance; time: the row of a kernel that acts on the time (baselines).
 # `fast` decays kernels alone: |w| falling under a fixed b sends the hyperplane, at distance
-# b/|w|, to infinity, and a decayed raw kappa drifts. It limits the turn of directions: a norm that
-# only centres lets one that turns towards the largest variance of its input grow the output, layer
-# upon layer, to where nothing is learned any more. `paper` decays all and limits nothing, as the
-# reference does.
+# b/|w|, to infinity, and a decayed raw kappa drifts. It limits the turn of directions: without that
+# the outputs of a deep network grew layer upon layer until it learned nothing more, probably since
+# a norm that only centres does not undo a turn towards the largest variance of the input. `paper`
+# decays all and limits nothing, as the reference does.
 GROUPS: dict[str, dict[str, Group]] = {
     "fast": {
         "kernel": Group(decay=True, limited=True, matrix=True),
@@ -131,12 +131,12 @@ def make_optimiser(
         for path, group in groups.items()
     }
     if config.max_turn is not None and config.optimiser == "sgd":
-        # A kernel beside a gain is a direction: its gradient is orthogonal to it.
-        directions = [
-            path for path, group in groups.items()
-            if group.limited and f"{path.rpartition('/')[0]}/gain" in params
-        ]  # fmt: skip
-        for name in {leaf_name(path) for path in directions}:
+        for name in {leaf_name(path) for path, group in groups.items() if group.limited}:
+            # Beside a gain it is a direction, and its gradient is orthogonal to it.
+            directions = [
+                path for path in groups
+                if leaf_name(path) == name and path.removesuffix(name) + "gain" in params
+            ]  # fmt: skip
             transforms[name] = _limited(transforms[name], config.max_turn / lr, directions)
     return optax.partition(transforms, {path: leaf_name(path) for path in groups})
 
@@ -148,11 +148,15 @@ def _limited(
 
     Its state is that of `rule`, so that checkpoints with and without a limit have one layout.
     """
-    rule, clip = optax.with_extra_args_support(rule), optax.adaptive_grad_clip(limit)
+    rule = optax.with_extra_args_support(rule)
+
+    def cut(gradient: Array, direction: Array) -> Any:
+        # The default axes take a kernel with one input of one pixel for a single unit.
+        clip = optax.adaptive_grad_clip(limit, axis=tuple(range(direction.ndim - 1)))
+        return clip.update(gradient, optax.EmptyState(), direction)[0]
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any):
-        at: Any = {path: updates[path] for path in paths}
-        at, _ = clip.update(at, optax.EmptyState(), {path: params[path] for path in paths})
+        at = {path: cut(updates[path], params[path]) for path in paths}
         return rule.update(updates | at, state, params, **extra)
 
     return optax.GradientTransformationExtraArgs(rule.init, update)
