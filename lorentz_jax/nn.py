@@ -45,6 +45,11 @@ class Kappa(nnx.Module):
         return low * jnp.exp(math.log(high / low) * jax.nn.sigmoid(self.raw[...]))
 
 
+def kappa_value(kappa: Any) -> Any:
+    """The present value of a kappa that may be learned (a `Kappa`); all else as it is."""
+    return kappa() if isinstance(kappa, Kappa) else kappa
+
+
 class _Curved(nnx.Module):
     """A module with a kappa of its own, fixed or learnable.
 
@@ -61,9 +66,7 @@ class _Curved(nnx.Module):
 
     def curvature(self, kappa: Any = None) -> Any:
         """`kappa` where it is given, else the module's own."""
-        if kappa is not None:
-            return kappa
-        return self.kappa() if isinstance(self.kappa, Kappa) else self.kappa
+        return kappa_value(self.kappa) if kappa is None else kappa
 
     def offset(self, stored: Array, dim: int, kappa: Any) -> Array:
         """The offset whose stored value this is, for inputs of `dim` space coordinates."""

@@ -131,7 +131,7 @@ def _walk(model: Any, fold: bool) -> tuple[dict[str, Any], dict[str, Piece]]:
 
 
 def _walk_resnet(model: ResNet, fold: bool) -> tuple[dict[str, Any], dict[str, Piece]]:
-    kappa = model.kappa() if isinstance(model.kappa, nn.Kappa) else model.kappa
+    kappa = nn.kappa_value(model.kappa)
     found: dict[str, Piece] = {}
 
     def add(name: str, unit: ConvNorm) -> None:

@@ -61,7 +61,8 @@ def load_reference(model: LorentzResNet, source: Mapping[str, Any] | str | Path)
         ValueError: missing or left over names, other shapes, numbers that are not finite, points
             of another curvature, or a file of another kind. The model keeps its weights then.
     """
-    if not isinstance(model, LorentzResNet) or isinstance(model.kappa, nn.Kappa):
+    # Without a kappa of its own the network has one in every layer, learned.
+    if not isinstance(model, LorentzResNet) or isinstance(model.kappa, nn.Kappa | None):
         raise TypeError("expected a LorentzResNet with a fixed kappa")
     found = _read(Path(source)) if isinstance(source, str | Path) else source
     arrays = {k: np.asarray(v) for k, v in found.items() if not DERIVED.fullmatch(k)}

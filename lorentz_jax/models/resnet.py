@@ -72,7 +72,7 @@ class ConvNorm(nnx.Module):
 
     def curvature(self, kappa):
         """`kappa` where it is given, else its own; None where it has none."""
-        return self.kappa() if kappa is None and self.kappa is not None else kappa
+        return nn.kappa_value(self.kappa) if kappa is None else kappa
 
     def __call__(self, x, kappa, use_running_average):
         """Points `(N, H, W, D)` to points of the new width."""
@@ -156,7 +156,7 @@ class ResNet(nnx.Module):
             raise ValueError(f"expected images (N, H, W, {self.in_channels}), got shape {x.shape}")
         running = self.use_running_average if train is None else not train
         if kappa is None:
-            kappa = self.kappa() if isinstance(self.kappa, nn.Kappa) else self.kappa
+            kappa = nn.kappa_value(self.kappa)
         outer = x.dtype
         x = x.astype(outer if dtype is None else dtype)
         x = x if self.entry is None else self.entry(x, kappa)

@@ -12,7 +12,7 @@ from jax import Array
 from lorentz_jax import geometry
 from lorentz_jax.arguments import compute_dtype
 from lorentz_jax.models.resnet import ConvNorm
-from lorentz_jax.nn import Kappa
+from lorentz_jax.nn import kappa_value
 from lorentz_jax.training.metrics import cross_entropy
 from lorentz_jax.training.optimiser import leaf_name
 from lorentz_jax.training.state import flatten, merge
@@ -111,7 +111,7 @@ def _curvature(model: Any, kappa: Any) -> Any:
             f"expected a network with an attribute kappa (None for a flat one), got "
             f"{type(model).__name__}"
         )
-    own = model.kappa() if isinstance(model.kappa, Kappa) else model.kappa
+    own = kappa_value(model.kappa)
     return own if own is None or kappa is None else kappa
 
 

@@ -80,8 +80,14 @@ def test_what_does_not_fit_is_named_and_changes_nothing(change, message, empty, 
 
 
 def test_other_models_and_files_are_refused(empty, tmp_path):
-    with pytest.raises(TypeError, match="LorentzResNet with a fixed kappa"):
-        load_reference(EuclideanResNet((1,), 4, rngs=nnx.Rngs(0)), {})
+    others = [
+        EuclideanResNet((1,), 4, rngs=nnx.Rngs(0)),
+        LorentzResNet((1,), 4, learn_kappa=True, rngs=nnx.Rngs(0)),
+        LorentzResNet((1,), 4, learn_kappa=True, kappa_per_layer=True, rngs=nnx.Rngs(0)),
+    ]
+    for model in others:
+        with pytest.raises(TypeError, match="LorentzResNet with a fixed kappa"):
+            load_reference(model, {})
     with pytest.raises(ValueError, match=r"npz or .safetensors file of arrays, got .*weights.pt"):
         load_reference(merge(*empty), tmp_path / "weights.pt")
     with pytest.raises(ValueError, match="nothing like"):

@@ -85,17 +85,19 @@ def test_sgd_limits_the_turn_of_each_direction(params):
         np.testing.assert_allclose(np.concatenate([v.ravel() for v in others]), 0.5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 1, 2), (1, 2)])
+@pytest.mark.parametrize("shape", [(1, 1, 1, 4), (1, 4)])
 def test_the_units_of_a_kernel_with_one_input_are_limited_one_by_one(shape):
-    """A layer alone has no path; its second unit, of length 0.01, is cut and the first is not."""
-    params = {"kernel": jnp.asarray([1, 0.01]).reshape(shape), "gain": jnp.ones(2)}
-    gradients = {"kernel": jnp.asarray([0.04, 0.04]).reshape(shape), "gain": jnp.ones(2)}
+    """A layer alone has no path; its units of length 0.01 and 0 are cut, 0 as if it were 0.001."""
+    params = {"kernel": jnp.asarray([1, 0.01, 0, 1]).reshape(shape), "gain": jnp.ones(4)}
+    slope = jnp.asarray([0.04, 0.04, 0.04, 0]).reshape(shape)
     config = dataclasses.replace(
         CONFIG, momentum=0.0, nesterov=False, weight_decay=0.0, max_turn=0.005
     )
-    after = one_step(optimiser.make_optimiser(config, params, 5), params, gradients)
+    after = one_step(
+        optimiser.make_optimiser(config, params, 5), params, {"kernel": slope, "gain": jnp.ones(4)}
+    )
     moved = np.ravel(params["kernel"] - after["kernel"])
-    np.testing.assert_allclose(moved, [0.004, 0.005 * 0.01], rtol=1e-3)
+    np.testing.assert_allclose(moved, [0.004, 0.005 * 0.01, 0.005 * 0.001, 0], rtol=1e-3)
 
 
 @pytest.mark.parametrize("name", ["adamw", "muon"])
