@@ -3,6 +3,7 @@
 import json
 
 import bench
+from lorentz_jax.studies import learning_report
 
 
 def test_layers_print_and_write(tmp_path, capsys):
@@ -38,6 +39,23 @@ def test_convergence_counts_steps(tmp_path, capsys):
     assert bench.main([*arguments, "--json", str(to)]) == 0
     assert json.loads(to.read_text())["curves"]["fgg"]["iterations"] == [[42]]
     assert "FGG" in capsys.readouterr().out
+
+
+def test_learning_trains_what_its_options_say(monkeypatch):
+    arguments = [
+        "learning", "--models", "euclidean", "lorentz", "--kappas", "0.5", "--rates", "0.3",
+        "--seeds", "4", "--epochs", "2", "--limit", "90", "--validation", "9", "--max-turn", "0.01",
+        "--learn-kappa", "--kappa-per-layer", "--weight-decay", "0.25", "--every", "7",
+    ]  # fmt: skip
+    seen = []
+    monkeypatch.setattr(learning_report, "run", lambda *what: seen.append(what) or {})
+    assert bench.main(arguments) == 0
+    ((arms, settings),) = seen
+    assert list(arms) == ["euclidean", "lorentz, kappa 0.5, learned per layer"]
+    for arm in arms.values():
+        assert (arm.epochs, arm.limit, arm.validation, arm.max_turn) == (2, 90, 9, 0.01)
+        assert arm.weight_decay == 0.25
+    assert (settings.rates, settings.seeds, settings.every) == ((0.3,), (4,), 7)
 
 
 def test_mistakes_end_with_one_line(tmp_path, capsys):

@@ -461,6 +461,11 @@ def test_evaluate_counts_every_image_once():
     few = compile_cached_v(LorentzResNet((1,), 4, 5, 1, rngs=nnx.Rngs(0)))
     with pytest.raises(ValueError, match=r"digits has 10 classes, the model's output is \(5,\)"):
         evaluate(few, digits)
+    theirs = TheirsResNet((1,), 4, 10, 1, init="paper", extra_logit=True, rngs=nnx.Rngs(0))
+    info = {"config": {"model": "theirs", "init": "paper"}}
+    assert evaluate(compile_cached_v(theirs, info=info), digits)["count"] == 360
+    with pytest.raises(ValueError, match=r"10 classes, the model's output is \(11,\)"):
+        evaluate(compile_cached_v(theirs), digits)
     colour = compile_cached_v(LorentzResNet((1,), 4, 10, 3, rngs=nnx.Rngs(0)))
     with pytest.raises(ValueError, match=r"expected images \(N, H, W, 3\)"):
         evaluate(colour, digits)
@@ -479,7 +484,10 @@ def test_command(tmp_path, monkeypatch, capsys):
     status, out, _ = command(tmp_path / "m.npz", "--dataset", "digits")
     assert status == 0
     assert re.fullmatch(r"test_accuracy 0\.\d+ test_loss [\d.]+ on 360 images of digits.*\n", out)
-    status, _, err = command(tmp_path / "m.npz", "--kappa", "0.25")
+    status, _, err = command(tmp_path / "m.npz")
+    assert status == 2
+    assert "m.npz names no dataset: choose one with --dataset" in err
+    status, _, err = command(tmp_path / "m.npz", "--dataset", "digits", "--kappa", "0.25")
     assert status == 2
     assert "expected kappa 0.25, got a model of kappa 0.5" in err
     assert len(err.splitlines()) == 1

@@ -1,4 +1,4 @@
-"""Evaluate a compiled model: `python -m lorentz_jax.inference FILE --dataset digits`."""
+"""Evaluate a compiled model: `python -m lorentz_jax.inference FILE`."""
 
 import dataclasses
 import json
@@ -17,8 +17,10 @@ class Options:
 
     file: tyro.conf.Positional[Path]
     """A file of `lorentz_jax.inference.save`."""
-    dataset: str = "digits"
-    """Name of the dataset."""
+    dataset: str | None = None
+    """Name of the dataset; by default the one that the model was trained on."""
+    data_dir: Path | None = None
+    """Where the datasets are; see `train.py --help`."""
     batch_size: int = 256
     """Images a step; the result does not depend on it."""
     kappa: float | None = None
@@ -32,7 +34,10 @@ def main() -> int:
     options = tyro.cli(Options, prog="python -m lorentz_jax.inference")
     try:
         compiled = inference.load(options.file, kappa=options.kappa)
-        dataset = data.load(options.dataset)
+        name = options.dataset or compiled.info.get("dataset")
+        if name is None:
+            raise ValueError(f"{options.file} names no dataset: choose one with --dataset")
+        dataset = data.load(name, data_dir=options.data_dir)
         result = inference.evaluate(compiled, dataset, options.batch_size)
     except (ValueError, TypeError, OSError) as error:
         print(f"lorentz_jax.inference: error: {' '.join(str(error).split())}", file=sys.stderr)
@@ -42,7 +47,8 @@ def main() -> int:
     else:
         print(
             f"test_accuracy {show(result['accuracy'])} test_loss {show(result['loss'])} "
-            f"on {result['count']} images of {dataset.name}, kappa {compiled.kappa}"
+            f"on {result['count']} images of {dataset.name}"
+            + ("" if compiled.kappa is None else f", kappa {compiled.kappa}")
         )
     return 0
 

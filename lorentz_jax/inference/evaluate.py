@@ -18,12 +18,14 @@ def evaluate(compiled: Compiled, dataset: Dataset, batch_size: int = 256) -> dic
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-    classes = dataset.num_classes
+    classes, config = dataset.num_classes, compiled.info.get("config", {})
+    # The preset paper of "theirs" has a logit that no label names (`models.build_model`).
+    outputs = classes + ((config.get("model"), config.get("init")) == ("theirs", "paper"))
 
     def count(params, images, labels, indices, mask):
         batch = normalise(images[indices], dataset.mean, dataset.std)
         logits = compiled.apply(params, batch)
-        if logits.shape != (*indices.shape, classes):
+        if logits.shape != (*indices.shape, outputs):
             raise ValueError(
                 f"{dataset.name} has {classes} classes, the model's output is {logits.shape[1:]}"
             )

@@ -24,7 +24,7 @@ from lorentz_jax.training import metrics
 from lorentz_jax.training.config import TrainConfig
 from lorentz_jax.training.epochs import epoch_batches
 from lorentz_jax.training.optimiser import make_optimiser
-from lorentz_jax.training.setup import model_maker, preparation
+from lorentz_jax.training.setup import model_maker, network_dtype, preparation
 from lorentz_jax.training.state import TrainState, init_state, initialiser
 from lorentz_jax.training.step import make_eval_step, make_train_step
 
@@ -94,10 +94,11 @@ def arms(
         )
         if fields["init"] == "paper" and optimiser != "sgd":
             continue
-        parts = [model, *([] if flat else [f"kappa {kappa:.9g}"])]
-        parts += [preset] * (fields["init"] == "paper") + [optimiser] * (optimiser != "sgd")
         learn = config.learn_kappa and not flat
         own = config.kappa_per_layer and model == "lorentz"
+        parts = [model, *([] if flat else [f"kappa {kappa:.9g}"])]
+        parts += ["learned per layer" if own else "learned"] * learn
+        parts += [preset] * (fields["init"] == "paper") + [optimiser] * (optimiser != "sgd")
         found[", ".join(parts)] = replace(
             config, model=model, optimiser=optimiser, learn_kappa=learn, kappa_per_layer=own,
             **fields,
@@ -127,7 +128,10 @@ class Trainer:
         self.steps_per_epoch = left // config.batch_size
         self._prepare = preparation(config, dataset)
         self._graphdef, self._values = initialiser(model_maker(config, dataset))
-        self._eval_step = make_eval_step(self._graphdef, self._prepare, dataset.num_classes)
+        self._dtype = network_dtype(config)
+        self._eval_step = make_eval_step(
+            self._graphdef, self._prepare, dataset.num_classes, dtype=self._dtype
+        )
         self._program: tuple[Any, Any] | None = None
 
     def run(self, rate: float, seed: int, every: int) -> tuple[Run, Weights]:
@@ -173,7 +177,9 @@ class Trainer:
             optimiser = optax.inject_hyperparams(
                 lambda lr: make_optimiser(self.config, params, self.steps_per_epoch, lr)
             )(lr=rate)
-            train_step = make_train_step(self._graphdef, optimiser, self._prepare)
+            train_step = make_train_step(
+                self._graphdef, optimiser, self._prepare, dtype=self._dtype
+            )
             self._program = train_step, optimiser
         train_step, optimiser = self._program
         state = init_state(params, stats, optimiser, seed)

@@ -17,7 +17,7 @@ from lorentz_jax import data
 from lorentz_jax.studies.learning import Run, Trainer, Weights
 from lorentz_jax.studies.report import COLOURS, environment_line, make_console
 from lorentz_jax.studies.timing import environment
-from lorentz_jax.training.config import TrainConfig
+from lorentz_jax.training.config import TrainConfig, completed
 from lorentz_jax.training.run_files import versions
 
 
@@ -128,7 +128,7 @@ def _read(path: Path, arrays_path: Path, about: dict[str, Any]) -> tuple[Run, We
     parts: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
     try:
         found = json.loads(path.read_text())
-        other, run = found["about"], Run(**found["run"])
+        other, run = completed(found["about"]), Run(**found["run"])
         with np.load(arrays_path) as arrays:
             for key in arrays:
                 index, _, leaf = key.partition(":")

@@ -17,7 +17,7 @@ from typing import Any
 import jax
 
 from lorentz_jax.training import packing, upgrade
-from lorentz_jax.training.config import TrainConfig
+from lorentz_jax.training.config import completed
 from lorentz_jax.training.devices import is_main
 from lorentz_jax.training.state import TrainState
 
@@ -255,10 +255,8 @@ def _refuse_other(
             f"{place} has format version {meta['version']}, this program reads 1 to {VERSION}"
         )
     arrays = packing.describe(packing.flatten(like))
-    # A field that came after the checkpoint had then the effect of its default, but for `max_turn`.
-    config = TrainConfig(max_turn=None).decisive() | meta["config"]
     differences = [
-        *_differences(config, expected["config"]),
+        *_differences(completed(meta["config"]), expected["config"]),
         *_differences({"classes": meta["classes"]}, {"classes": expected["classes"]}),
         *_differences(meta["arrays"], arrays),
     ]

@@ -104,8 +104,8 @@ class TrainConfig:
     """Add the mean hyperbolic radius of every layer's output (the Euclidean norm in `euclidean`)
     to `metrics.jsonl`."""
     diagnostics: bool = False
-    """Add how fast every kernel turns, every gradient's norm, and every output's radius, scale and
-    share of active ReLUs, all of one training batch, to `metrics.jsonl`."""
+    """Add how fast every kernel would turn without `max_turn`, every gradient's norm, and every
+    output's radius, scale and share of active ReLUs, of one training batch, to `metrics.jsonl`."""
     profile: bool = False
     """Write a `jax.profiler` trace of three early steps to `profile/`."""
     dry_run: bool = False
@@ -183,18 +183,26 @@ class TrainConfig:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """The inverse of `to_json`; `TypeError` for fields of another version."""
+        """The inverse of `to_json`; `TypeError` for fields of another version.
+
+        A field that came later has the effect of its default, but for `max_turn`: there was none.
+        """
         tuples = {field: tuple(values.get(field, ())) for field in ("stages", "milestones")}
         paths = {
             field: Path(values[field])
             for field in ("data_dir", "run_dir", "compilation_cache")
             if values.get(field) is not None
         }
-        return cls(**{**values, **tuples, **paths})
+        return cls(**{"max_turn": None, **values, **tuples, **paths})
 
     def decisive(self) -> dict[str, Any]:
         """The part of `to_json` that decides the numbers: a checkpoint must agree with it."""
         return {field: v for field, v in self.to_json().items() if field not in INDIFFERENT}
+
+
+def completed(decisive: Mapping[str, Any]) -> dict[str, Any]:
+    """What `decisive` gave in an earlier version, with the fields that came later."""
+    return TrainConfig(max_turn=None).decisive() | dict(decisive)
 
 
 # What may differ between a checkpoint and the run that goes on from it. `skip_nonfinite` is here so

@@ -79,7 +79,8 @@ def make_diagnostic_step(
     - of those that a ReLU follows or ends: `active`, the share of coordinates above 0;
     - of a parameter: `gradient`, the norm of the gradient of the mean cross entropy;
     - of a kernel a: `speed`, the root mean square over its units of |∇a|/|a|, which is how far a
-      step of SGD turns a weight-normalised direction, per learning rate. a = 0 counts as 0.
+      step of SGD turns a weight-normalised direction, per learning rate, before `max_turn` limits
+      the units one by one. a = 0 counts as 0.
 
     The step raises `TypeError` for a network without an attribute `kappa`.
     """
@@ -112,7 +113,9 @@ def _curvature(model: Any, kappa: Any) -> Any:
             f"{type(model).__name__}"
         )
     own = kappa_value(model.kappa)
-    return own if own is None or kappa is None else kappa
+    # A network without a kappa of its own is flat, or each of its layers learns one.
+    flat = own is None and getattr(getattr(model, "stem", None), "kappa", None) is None
+    return own if flat or kappa is None else kappa
 
 
 def _curvature_at(model: Any, layer: str, kappa: Any) -> Any:

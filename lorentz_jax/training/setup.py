@@ -159,11 +159,7 @@ def compile_plan(config: TrainConfig, plan: Plan) -> Setup:
     labels = np.concatenate([plan.validation[1], dataset.test_labels])
     eval_set = placement.everywhere((images, labels))
     prepare = preparation(config, dataset)
-    # The layers compute in the dtype of their input, and time and means at least in float32.
-    options: Any = {
-        "dtype": None if config.precision == "float32" else jnp.dtype(config.precision),
-        "out_sharding": placement.replicated,
-    }
+    options: Any = {"dtype": network_dtype(config), "out_sharding": placement.replicated}
     start = time.perf_counter()
     picked = placement.split(*next(metrics.ragged_batches(plan.batch_size, plan.batch_size)))
     state, skip = plan.state, config.skip_nonfinite > 0
@@ -192,6 +188,12 @@ def compile_plan(config: TrainConfig, plan: Plan) -> Setup:
         schedule=make_schedule(config, plan.steps_per_epoch),
         compile_seconds=time.perf_counter() - start,
     )
+
+
+def network_dtype(config: TrainConfig) -> Any:
+    """What the network computes in; None for the dtype of its images."""
+    # The layers compute in the dtype of their input, and time and means at least in float32.
+    return None if config.precision == "float32" else jnp.dtype(config.precision)
 
 
 def numbers(values: Mapping[str, Any]) -> dict[str, float | None]:

@@ -261,6 +261,11 @@ def test_build_model(name):
         assert model.kappa == 0.5
         learned = build_model(config(learn_kappa=True), 5, 2, nnx.Rngs(0))
         assert learned.kappa() == pytest.approx(0.5)
+        if name == "lorentz":
+            fields = {"learn_kappa": True, "kappa_per_layer": True}
+            layered = build_model(config(**fields), 5, 2, nnx.Rngs(0))
+            assert layered.kappa is None
+            assert layered.stem.kappa() == pytest.approx(0.5)
         paper = build_model(config(init="paper"), 5, 2, nnx.Rngs(0))
         assert paper.head.bias.shape == (6 if name == "theirs" else 5,)
     with pytest.raises(ValueError, match="model must be one of lorentz, euclidean"):

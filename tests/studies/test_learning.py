@@ -32,10 +32,27 @@ def test_arms_multiply_what_a_network_has():
     assert not any("paper, adamw" in name for name in found)  # beta is moved by Riemannian SGD
 
 
-@pytest.mark.parametrize(("model", "init"), [("euclidean", "fast"), ("lorentz", "paper")])
-def test_a_run_is_that_of_train(tmp_path, model, init):
+def test_a_learned_curvature_is_that_of_networks_that_have_one():
+    config = dataclasses.replace(TINY, model="lorentz", learn_kappa=True, kappa_per_layer=True)
+    found = learning.arms(config, ("euclidean", "hcnn", "lorentz"), (0.5,), ("fast",), ("sgd",))
+    assert {name: (one.learn_kappa, one.kappa_per_layer) for name, one in found.items()} == {
+        "euclidean": (False, False),
+        "hcnn, kappa 0.5, learned": (True, False),
+        "lorentz, kappa 0.5, learned per layer": (True, True),
+    }
+
+
+@pytest.mark.parametrize(
+    ("model", "init", "precision"),
+    [
+        ("euclidean", "fast", "float32"),
+        ("lorentz", "fast", "bfloat16"),
+        ("lorentz", "paper", "float32"),
+    ],
+)
+def test_a_run_is_that_of_train(tmp_path, model, init, precision):
     """The learning rate as an argument, loss and validation accuracy of every epoch."""
-    arm = dataclasses.replace(TINY, model=model, init=init)
+    arm = dataclasses.replace(TINY, model=model, init=init, precision=precision, max_turn=0.001)
     config = dataclasses.replace(arm, lr=0.3, seed=1, run_dir=tmp_path)
     train(config)
     lines = (config.path / "metrics.jsonl").read_text().splitlines()
@@ -72,6 +89,21 @@ def test_kept_runs_are_not_trained_again(tmp_path, monkeypatch):
     other = {"tiny": dataclasses.replace(TINY, weight_decay=0.1)}
     with pytest.raises(ValueError, match=r"a run of other settings: weight_decay differ"):
         report.study(other, settings, console)
+
+
+def test_a_kept_run_from_before_a_field_had_its_default_but_no_limit(tmp_path, monkeypatch):
+    settings = report.Settings((0.1,), (0,), keep=tmp_path)
+    console, unlimited = Console(quiet=True), dataclasses.replace(TINY, max_turn=None)
+    report.study({"tiny": unlimited}, settings, console)
+    (path,) = tmp_path.glob("*.json")
+    kept = json.loads(path.read_text())
+    for field in ("max_turn", "kappa_per_layer"):
+        del kept["about"][field]
+    path.write_text(json.dumps(kept))
+    monkeypatch.setattr(Trainer, "run", None)
+    report.study({"tiny": unlimited}, settings, console)
+    with pytest.raises(ValueError, match=r"a run of other settings: max_turn differ"):
+        report.study({"tiny": TINY}, settings, console)
 
 
 @pytest.mark.parametrize(

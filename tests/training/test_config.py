@@ -107,5 +107,10 @@ def test_the_folder_of_the_run():
 def test_json_holds_every_field():
     values = json.loads(json.dumps(TrainConfig(name="x").to_json()))
     assert set(values) == set(TrainConfig.__dataclass_fields__)
-    values["stages"], values["milestones"] = tuple(values["stages"]), tuple(values["milestones"])
-    assert TrainConfig(**{**values, "run_dir": Path(values["run_dir"])}) == TrainConfig(name="x")
+    assert TrainConfig.from_json(values) == TrainConfig(name="x")
+
+
+def test_a_config_from_before_a_field_had_its_default_but_no_limit():
+    values = TrainConfig().to_json()
+    del values["max_turn"], values["kappa_per_layer"]
+    assert TrainConfig.from_json(values) == TrainConfig(max_turn=None)

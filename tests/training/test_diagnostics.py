@@ -132,6 +132,12 @@ def test_a_radius_is_measured_at_the_kappa_of_its_layer(x64):
         assert found[f"{layer}/radius"] == pytest.approx(expected[f"{layer}/radius"], rel=1e-9)
     assert {name for name in found if "kappa" in name} == {f"{raw}/gradient" for raw in raws}
 
+    # A kappa of the call is that of every layer.
+    radii = make_radius_step(graphdef, augment)(params, stats, pixels, PICKED, kappa=0.7)
+    points = merge(graphdef, params, stats).stem(pixels[PICKED], 0.7, True)
+    expected = measures("lorentz", {"stem": points}, {}, {}, 0.7)["stem/radius"]
+    assert radii["stem"] == pytest.approx(expected, rel=1e-9)
+
 
 @pytest.mark.parametrize(("family", "own", "learned", "kappas"), CASES)
 def test_every_measure_by_hand(x64, family, own, learned, kappas):

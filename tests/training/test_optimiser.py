@@ -114,6 +114,25 @@ def test_adam_moves_by_its_rate_and_decays_kernels_alone(params, name):
         np.testing.assert_allclose(after[path], kept * value + 0.1, rtol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_the_limit_is_for_sgd_alone(name):
+    """Adam and Muon fit their steps to the gradient themselves; the second step would show it."""
+    rng = np.random.default_rng(0)
+    params = {"kernel": jnp.asarray(rng.normal(size=(3, 2)), jnp.float32), "gain": jnp.ones(2)}
+    ends = []
+    for limit in (1e-6, None):
+        config = dataclasses.replace(CONFIG, optimiser=name, max_turn=limit)
+        rule, now = optimiser.make_optimiser(config, params, 5), params
+        state = rule.init(params)
+        with jax.numpy_dtype_promotion("standard"):
+            for size in (1.0, 5.0):
+                slope = {path: size * jnp.cos(7 * p) for path, p in now.items()}
+                updates, state = rule.update(slope, state, now)
+                now = optax.apply_updates(now, updates)
+        ends.append(now["kernel"])
+    np.testing.assert_array_equal(*ends)
+
+
 def test_muon_turns_a_kernel_by_an_orthogonal_matrix():
     """The singular values of its first step are near the rate: a kernel is one matrix."""
     rng = np.random.default_rng(0)
