@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from lorentz_jax.data import Dataset, normalise
 from lorentz_jax.inference.compiled import Compiled
+from lorentz_jax.models import has_extra_logit
 from lorentz_jax.training import metrics
 
 
@@ -19,8 +20,7 @@ def evaluate(compiled: Compiled, dataset: Dataset, batch_size: int = 256) -> dic
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     classes, config = dataset.num_classes, compiled.info.get("config", {})
-    # The preset paper of "theirs" has a logit that no label names (`models.build_model`).
-    outputs = classes + ((config.get("model"), config.get("init")) == ("theirs", "paper"))
+    outputs = classes + has_extra_logit(config.get("model"), config.get("init"))
 
     def count(params, images, labels, indices, mask):
         batch = normalise(images[indices], dataset.mean, dataset.std)

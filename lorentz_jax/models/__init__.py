@@ -19,6 +19,7 @@ __all__ = [
     "ResNet",
     "TheirsResNet",
     "build_model",
+    "has_extra_logit",
     "load_reference",
 ]
 
@@ -31,11 +32,16 @@ MODELS: dict[str, type[ResNet]] = {
 }
 
 
+def has_extra_logit(model: str | None, init: str | None) -> bool:
+    """Whether the network has one logit more than there are classes, which no label names."""
+    return (model, init) == ("theirs", "paper")
+
+
 def build_model(config: Any, num_classes: int, in_channels: int, rngs: nnx.Rngs) -> ResNet:
     """The network that a `training.TrainConfig` names.
 
     The Euclidean one has neither kappa nor presets. With `init="paper"` "theirs" has the extra
-    logit of the reference, which no label names.
+    logit of the reference, see `has_extra_logit`.
     """
     if config.model not in MODELS:
         raise ValueError(f"model must be one of {', '.join(MODELS)}, got {config.model!r}")
@@ -49,6 +55,6 @@ def build_model(config: Any, num_classes: int, in_channels: int, rngs: nnx.Rngs)
     }  # fmt: skip
     if config.model == "lorentz":
         options["kappa_per_layer"] = config.kappa_per_layer
-    if config.model == "theirs" and config.init == "paper":
+    if has_extra_logit(config.model, config.init):
         options["extra_logit"] = True
     return MODELS[config.model](*sizes, rngs=rngs, **options)

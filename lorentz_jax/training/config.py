@@ -185,7 +185,7 @@ class TrainConfig:
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """The inverse of `to_json`; `TypeError` for fields of another version.
 
-        A field that came later has the effect of its default, but for `max_turn`: there was none.
+        A field that came later has its value of `EARLIER`, or its default.
         """
         tuples = {field: tuple(values.get(field, ())) for field in ("stages", "milestones")}
         paths = {
@@ -193,16 +193,20 @@ class TrainConfig:
             for field in ("data_dir", "run_dir", "compilation_cache")
             if values.get(field) is not None
         }
-        return cls(**{"max_turn": None, **values, **tuples, **paths})
+        return cls(**{**EARLIER, **values, **tuples, **paths})
 
     def decisive(self) -> dict[str, Any]:
         """The part of `to_json` that decides the numbers: a checkpoint must agree with it."""
         return {field: v for field, v in self.to_json().items() if field not in INDIFFERENT}
 
 
+EARLIER: dict[str, Any] = {"max_turn": None}
+"""What was so before there was a field for it, where that is not the field's default."""
+
+
 def completed(decisive: Mapping[str, Any]) -> dict[str, Any]:
     """What `decisive` gave in an earlier version, with the fields that came later."""
-    return TrainConfig(max_turn=None).decisive() | dict(decisive)
+    return TrainConfig(**EARLIER).decisive() | dict(decisive)
 
 
 # What may differ between a checkpoint and the run that goes on from it. `skip_nonfinite` is here so
