@@ -51,12 +51,19 @@ def cifar_records(examples: Examples, fine: bool) -> bytes:
 
 
 def write_tar(path: Path, members: dict[str, bytes]) -> Path:
-    with tarfile.open(path, "w:gz") as archive:
+    whole = io.BytesIO()
+    with tarfile.open(fileobj=whole, mode="w") as archive:
         for name, data in members.items():
             info = tarfile.TarInfo(name)
             info.size = len(data)
             archive.addfile(info, io.BytesIO(data))
+    path.write_bytes(pack(whole.getvalue()))
     return path
+
+
+def pack(content: bytes) -> bytes:
+    """Compressed without the time, so that a file written twice has one checksum."""
+    return gzip.compress(content, mtime=0)
 
 
 def write_idx(folder: Path, train: Examples, test: Examples, *, packed: bool = True) -> list[Path]:
@@ -70,7 +77,7 @@ def write_idx(folder: Path, train: Examples, test: Examples, *, packed: bool = T
         ):
             content = idx(array)
             paths.append(folder / (f"{name}.gz" if packed else name))
-            paths[-1].write_bytes(gzip.compress(content) if packed else content)
+            paths[-1].write_bytes(pack(content) if packed else content)
     return paths
 
 
