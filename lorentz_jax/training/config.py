@@ -66,9 +66,10 @@ class TrainConfig:
     """Coefficient of the L2 penalty, or of AdamW's and Muon's decoupled decay; which parameters it
     touches is up to `init`."""
     max_turn: float | None = 0.015
-    """SGD cuts the gradient of each unit with weight norm so that a step at the rate `lr` (without
-    momentum) turns its direction by at most so much, in radians; `None` for no limit. It is for
-    `init` fast and `lorentz`, the only network with weight norm."""
+    """SGD cuts the gradient of each unit of a kernel so that a step at the rate `lr` (without
+    momentum) turns its direction by at most so much, in radians; the classifier, whose weights have
+    a length of their own, moves by at most this share of it. `None` for no limit. It is for `init`
+    fast and `lorentz`, the only network with weight norm."""
     schedule: Literal["cosine", "step", "constant"] = "cosine"
     """Learning rate over time: down to zero, in steps, or flat."""
     milestones: tuple[int, ...] = (60, 120, 160)

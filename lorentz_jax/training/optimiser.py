@@ -23,7 +23,7 @@ class Group(NamedTuple):
     decay: bool = False
     """Whether weight decay acts on it."""
     limited: bool = False
-    """Whether `max_turn` limits the steps of those that are directions (weight norm)."""
+    """Whether `max_turn` limits its steps in a network with weight norm."""
     lr_factor: float = 1.0
     """Its learning rate over that of the run; with the schedule `step`, until its first drop."""
     matrix: bool = False
@@ -35,15 +35,16 @@ class Group(NamedTuple):
 # kernel: direction of a weight-normalised kernel, or a plain weight; gain: its raw length;
 # bias: b of a hyperplane; beta: where batch norm puts the centroid; raw: learned kappa;
 # scale: of a batch norm with variance; time: the row of a kernel that acts on the time (baselines).
-# `fast` decays kernels alone: |w| falling under a fixed b sends the hyperplane, at distance
-# b/|w|, to infinity, and a decayed raw kappa drifts. It limits the turn of directions: without that
-# the outputs of a deep network grew layer upon layer until it learned nothing more, probably since
-# a norm that only centres does not undo a turn towards the largest variance of the input. `paper`
+# `fast` decays kernels and gains: a decayed b or beta forgets its place, a raw kappa drifts. A norm
+# that only centres does not undo a turn towards the largest variance of the input, so the outputs
+# of a deep network grow layer upon layer. Without a limit to the turn of directions they grew until
+# it learned nothing more; with it, the decay of the gains keeps the layers at one scale. A raw gain
+# of 0 is |w| = log 2, so that no decay sends a hyperplane, at distance b/|w|, to infinity. `paper`
 # decays all and limits nothing, as the reference does.
 GROUPS: dict[str, dict[str, Group]] = {
     "fast": {
         "kernel": Group(decay=True, limited=True, matrix=True),
-        "gain": Group(),
+        "gain": Group(decay=True),
         "bias": Group(),
         "beta": Group(),
         "raw": Group(),
@@ -130,34 +131,30 @@ def make_optimiser(
         leaf_name(path): _group_optimiser(group, config, schedule, first_drop)
         for path, group in groups.items()
     }
-    if config.max_turn is not None and config.optimiser == "sgd":
+    # Only a network with weight norm has gains, and only its outputs grow as `GROUPS` says.
+    normed = "gain" in transforms
+    if config.max_turn is not None and config.optimiser == "sgd" and normed:
         for name in {leaf_name(path) for path, group in groups.items() if group.limited}:
-            # Beside a gain it is a direction, and its gradient is orthogonal to it.
-            directions = [
-                path for path in groups
-                if leaf_name(path) == name and path.removesuffix(name) + "gain" in params
-            ]  # fmt: skip
-            transforms[name] = _limited(transforms[name], config.max_turn / lr, directions)
+            transforms[name] = _limited(transforms[name], config.max_turn / lr)
     return optax.partition(transforms, {path: leaf_name(path) for path in groups})
 
 
 def _limited(
-    rule: optax.GradientTransformation, limit: Any, paths: list[str]
+    rule: optax.GradientTransformation, limit: Any
 ) -> optax.GradientTransformationExtraArgs:
-    """`rule` of gradients that are clipped at these paths, unit by unit.
+    """`rule` of gradients that are clipped to `limit` times the length, unit by unit.
 
     Its state is that of `rule`, so that checkpoints with and without a limit have one layout.
     """
     rule = optax.with_extra_args_support(rule)
 
-    def cut(gradient: Array, direction: Array) -> Any:
+    def cut(gradient: Array, kernel: Array) -> Any:
         # The default axes take a kernel with one input of one pixel for a single unit.
-        clip = optax.adaptive_grad_clip(limit, axis=tuple(range(direction.ndim - 1)))
-        return clip.update(gradient, optax.EmptyState(), direction)[0]
+        clip = optax.adaptive_grad_clip(limit, axis=tuple(range(kernel.ndim - 1)))
+        return clip.update(gradient, optax.EmptyState(), kernel)[0]
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any):
-        at = {path: cut(updates[path], params[path]) for path in paths}
-        return rule.update(updates | at, state, params, **extra)
+        return rule.update(jax.tree.map(cut, updates, params), state, params, **extra)
 
     return optax.GradientTransformationExtraArgs(rule.init, update)
 

@@ -58,7 +58,7 @@ def test_a_run_writes_what_it_returns(config, capsys):
     assert history[0]["train_loss"] > history[-1]["train_loss"]
     assert history[0]["lr"] > history[-1]["lr"] > 0
     out = capsys.readouterr().out
-    assert "weight decay 0.0005 on 3 of 9 leaves (208 of 256 parameters)" in out
+    assert "weight decay 0.0005 on 5 of 9 leaves (224 of 256 parameters)" in out
     assert out.count("test accuracy") == 3
 
 

@@ -36,10 +36,14 @@ def paper_config(**changes):
     return dataclasses.replace(CONFIG, init="paper", **changes)
 
 
-def test_fast_preset_decays_kernels_and_nothing_else(params):
+def decays(path):
+    return path.endswith(("kernel", "gain"))
+
+
+def test_fast_preset_decays_kernels_and_gains_and_nothing_else(params):
     after = one_step(optimiser.make_optimiser(CONFIG, params, 5), params)
     for path, value in params.items():
-        if path.endswith("kernel"):
+        if decays(path):
             # Nesterov at the first step: (1 + momentum) lr wd.
             np.testing.assert_allclose(after[path], (1 - 1.9 * 0.01) * value, rtol=1e-6)
         else:
@@ -51,8 +55,8 @@ def test_the_mask_serves_adamw_too(params):
     with jax.numpy_dtype_promotion("standard"):  # optax's Adam needs it
         after = one_step(transform, params)
     for path, value in params.items():
-        expected = 0.99 * value if path.endswith("kernel") else value
-        np.testing.assert_allclose(after[path], expected, rtol=1e-6 if "kernel" in path else 0)
+        expected = 0.99 * value if decays(path) else value
+        np.testing.assert_allclose(after[path], expected, rtol=1e-6 if decays(path) else 0)
 
 
 def test_untouched_parameters_stay_bit_identical_over_many_steps(params):
@@ -66,7 +70,7 @@ def test_untouched_parameters_stay_bit_identical_over_many_steps(params):
 
 
 def test_sgd_limits_the_turn_of_each_direction(params):
-    """Columns of lengths 5 and 2: steps of 0.1 g beyond 0.005 of that are cut to it."""
+    """Columns of lengths 5, 2, 2 and 3: steps of 0.1 g beyond 0.005 of that are cut to it."""
     kernel = np.zeros((1, 2, 2, 3), np.float32)
     kernel[0, 0, :, 0], kernel[0, 1, 1, 1:] = (3, 4), 2
     params = {**params, "stem/conv/kernel": jnp.asarray(kernel)}
@@ -81,8 +85,21 @@ def test_sgd_limits_the_turn_of_each_direction(params):
         after = one_step(optimiser.make_optimiser(config, params, 5), params, gradients)
         moved = jax.tree.map(lambda a, p: np.asarray(p - a) / 0.1, after, params)
         np.testing.assert_allclose(moved["stem/conv/kernel"], kept, atol=1e-5)
+        head = moved.pop("head/kernel")
+        np.testing.assert_allclose(head, 0.15 if limit else 0.5, rtol=1e-4)
         others = [v for path, v in moved.items() if path != "stem/conv/kernel"]
         np.testing.assert_allclose(np.concatenate([v.ravel() for v in others]), 0.5, rtol=1e-5)
+
+
+def test_a_network_without_weight_norm_has_no_limit(params):
+    """As the Euclidean twin, whose kernels have the same names."""
+    plain = {path: p for path, p in params.items() if not path.endswith("gain")}
+    gradients = {path: jnp.full_like(p, 50.0) for path, p in plain.items()}
+    after = one_step(optimiser.make_optimiser(CONFIG, plain, 5), plain, gradients)
+    decayed = 0.1 * params["head/kernel"]
+    np.testing.assert_allclose(
+        params["head/kernel"] - after["head/kernel"], 0.1 * 1.9 * (50 + decayed), rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1, 4), (1, 4)])
@@ -101,7 +118,7 @@ def test_the_units_of_a_kernel_with_one_input_are_limited_one_by_one(shape):
 
 
 @pytest.mark.parametrize("name", ["adamw", "muon"])
-def test_adam_moves_by_its_rate_and_decays_kernels_alone(params, name):
+def test_adam_moves_by_its_rate_and_decays_kernels_and_gains_alone(params, name):
     """The first step of Adam is `-lr sign(g)`, whatever g; the decay is decoupled from it."""
     config = dataclasses.replace(CONFIG, optimiser=name)
     if name == "muon":
@@ -110,7 +127,7 @@ def test_adam_moves_by_its_rate_and_decays_kernels_alone(params, name):
     with jax.numpy_dtype_promotion("standard"):
         after = one_step(optimiser.make_optimiser(config, params, 5), params, gradients)
     for path, value in params.items():
-        kept = 0.99 if path.endswith("kernel") else 1
+        kept = 0.99 if decays(path) else 1
         np.testing.assert_allclose(after[path], kept * value + 0.1, rtol=1e-5)
 
 
@@ -161,7 +178,7 @@ def test_an_unknown_leaf_is_an_error_that_names_it(params, init):
 
 def test_decay_is_described_with_its_counts(params):
     assert optimiser.describe_decay(params, CONFIG) == (
-        "weight decay 0.1 on 2 of 6 leaves (3 of 8 parameters)"
+        "weight decay 0.1 on 3 of 6 leaves (4 of 8 parameters)"
     )
 
 
