@@ -241,7 +241,7 @@ class Learning(Files):
     """Learning rate over time."""
     weight_decay: float = 5e-4
     max_turn: float | None = 0.015
-    """Radians that a step may turn a weight-normalised direction; as in `train.py`."""
+    """Radians that a step may turn the weights of a unit of `lorentz`; as in `train.py`."""
     learn_kappa: bool = False
     """Learn the curvature, from each of `kappas`."""
     kappa_per_layer: bool = False
