@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 class TrainConfig:
     """Train a Lorentz network on images.
 
-    The defaults reach a test accuracy of 0.98 to 0.99 on `digits`, in a minute on two CPU cores.
+    The defaults reach a test accuracy of about 0.99 on `digits`, in a minute on two CPU cores.
     """
 
     dataset: str = "digits"
@@ -67,8 +67,8 @@ class TrainConfig:
     touches is up to `init`."""
     max_turn: float | None = 0.015
     """SGD cuts the gradient of each unit of a kernel so that a step at the rate `lr` (without
-    momentum) turns its direction by at most so much, in radians; the classifier, whose weights have
-    a length of their own, moves by at most this share of it. `None` for no limit. It is for `init`
+    momentum and decay) turns its direction by at most so much, in radians; a column of the
+    classifier, which has a length of its own, moves by at most this share of it. `None` for no limit. It is for `init`
     fast and `lorentz`, the only network with weight norm."""
     schedule: Literal["cosine", "step", "constant"] = "cosine"
     """Learning rate over time: down to zero, in steps, or flat."""

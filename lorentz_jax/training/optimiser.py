@@ -38,9 +38,9 @@ class Group(NamedTuple):
 # `fast` decays kernels and gains: a decayed b or beta forgets its place, a raw kappa drifts. A norm
 # that only centres does not undo a turn towards the largest variance of the input, so the outputs
 # of a deep network grow layer upon layer. Without a limit to the turn of directions they grew until
-# it learned nothing more; the decay of the gains keeps small what growth is left. A raw gain of 0
-# is |w| = log 2, so that no decay sends a hyperplane, at distance b/|w|, to infinity. `paper`
-# decays all and limits nothing, as the reference does.
+# it learned nothing more; the decay of the gains and the limit of the classifier leave less growth.
+# A raw gain of 0 is |w| = log 2, so that its decay sends no hyperplane, at distance b/|w|, to
+# infinity. `paper` decays all and limits nothing, as the reference does.
 GROUPS: dict[str, dict[str, Group]] = {
     "fast": {
         "kernel": Group(decay=True, limited=True, matrix=True),
