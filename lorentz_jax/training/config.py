@@ -68,8 +68,8 @@ class TrainConfig:
     max_turn: float | None = 0.015
     """SGD cuts the gradient of each unit of a kernel so that a step at the rate `lr` (without
     momentum and decay) turns its direction by at most so much, in radians; a column of the
-    classifier, which has a length of its own, moves by at most this share of it. `None` for no limit. It is for `init`
-    fast and `lorentz`, the only network with weight norm."""
+    classifier, which has a length of its own, moves by at most this share of it.
+    `None` for no limit. It is for `init` fast and `lorentz`, the only network with weight norm."""
     schedule: Literal["cosine", "step", "constant"] = "cosine"
     """Learning rate over time: down to zero, in steps, or flat."""
     milestones: tuple[int, ...] = (60, 120, 160)
