@@ -32,7 +32,7 @@ def loss(parameters, x, labels):
 
 
 def update(parameters, key, dtype):
-    """A clipped step of SGD on a random batch, with weight decay on w alone."""
+    """A clipped step of SGD on a random batch, with weight decay on w and the gain alone."""
     keys = jax.random.split(key)
     kappa = jnp.clip(jnp.exp(parameters["log_kappa"]), 1e-3, 100)
     x = geometry.exp0(jax.random.normal(keys[0], (BATCH, D), dtype), kappa)

@@ -35,12 +35,13 @@ class Group(NamedTuple):
 # kernel: direction of a weight-normalised kernel, or a plain weight; gain: its raw length;
 # bias: b of a hyperplane; beta: where batch norm puts the centroid; raw: learned kappa;
 # scale: of a batch norm with variance; time: the row of a kernel that acts on the time (baselines).
-# `fast` decays kernels and gains: a decayed b or beta forgets its place, a raw kappa drifts. A norm
-# that only centres does not undo a turn towards the largest variance of the input, so the outputs
-# of a deep network grow layer upon layer. Without a limit to the turn of directions they grew until
-# it learned nothing more; the decay of the gains and the limit of the classifier leave less growth.
-# A raw gain of 0 is |w| = log 2, so that its decay sends no hyperplane, at distance b/|w|, to
-# infinity. `paper` decays all and limits nothing, as the reference does.
+# `fast` decays kernels and gains, not b, beta or a raw kappa, which would drift to what 0 means.
+# The outputs of a deep network grow layer upon layer, probably since a norm that only centres does
+# not undo a turn towards the largest variance of the input. Without a limit to the turn of
+# directions they grew until it learned nothing more; the decay of the gains and the limit of the
+# classifier leave less growth. A raw gain of 0 is |w| = log 2, so that its decay sends no
+# hyperplane, at distance b/|w|, to infinity. `paper` decays all and limits nothing, as the
+# reference does.
 GROUPS: dict[str, dict[str, Group]] = {
     "fast": {
         "kernel": Group(decay=True, limited=True, matrix=True),
@@ -131,7 +132,7 @@ def make_optimiser(
         leaf_name(path): _group_optimiser(group, config, schedule, first_drop)
         for path, group in groups.items()
     }
-    # Only a network with weight norm has gains, and only its outputs grow as `GROUPS` says.
+    # Only a network with weight norm has gains: the baselines train without a limit.
     normed = "gain" in transforms
     if config.max_turn is not None and config.optimiser == "sgd" and normed:
         for name in {leaf_name(path) for path, group in groups.items() if group.limited}:
