@@ -1,67 +1,8 @@
-"""Benchmarks: `python bench.py --help` lists them.
+"""Benchmarks: `python bench.py --help` lists them."""
 
-Those that measure time run all their arms interleaved in one process and print ratios to the first
-arm; `convergence` counts the steps of the paper's Figure 2, `learning` trains networks, `numerics`
-measures errors. `--json FILE` and `--plot FILE` keep the results. `python bench.py compare A B`
-prints two JSON files side by side, if they come from the same device.
-"""
-
-import json
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated
 
-import tyro
-from tyro.conf import subcommand
-
-from lorentz_jax.studies import commands
-
-
-@dataclass(frozen=True)
-class Compare:
-    """Print the ratios of two JSON files of one device side by side."""
-
-    first: tyro.conf.Positional[Path]
-    second: tyro.conf.Positional[Path]
-
-
-Command = (
-    Annotated[commands.Layers, subcommand("layers")]
-    | Annotated[commands.Conv, subcommand("conv")]
-    | Annotated[commands.Resnet, subcommand("resnet")]
-    | Annotated[commands.Inference, subcommand("inference")]
-    | Annotated[commands.Scaling, subcommand("scaling")]
-    | Annotated[commands.Data, subcommand("data")]
-    | Annotated[commands.Convergence, subcommand("convergence")]
-    | Annotated[commands.Learning, subcommand("learning")]
-    | Annotated[commands.Numerics, subcommand("numerics")]
-    | Annotated[Compare, subcommand("compare")]
-)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one benchmark; returns the exit status."""
-    command = tyro.cli(Command, description=__doc__, args=arguments)
-    from lorentz_jax.studies import report
-
-    try:
-        if isinstance(command, Compare):
-            files = (command.first, command.second)
-            print(report.compare(*(json.loads(path.read_text()) for path in files)))
-            return 0
-        report.check_writable(command.json, command.plot)
-        results, plot = command.run()
-        if command.json:
-            command.json.write_text(json.dumps(results, indent=1) + "\n")
-        if command.plot:
-            plot(results, command.plot)
-    except (ValueError, TypeError, OSError) as error:
-        print(f"bench.py: error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    return 0
-
+from lorentz_jax.bench.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

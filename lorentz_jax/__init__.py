@@ -1,6 +1,78 @@
-"""Lorentz (hyperbolic) neural networks in JAX: exact at every curvature, as fast as Euclidean."""
+"""Lorentz (hyperbolic) neural networks in JAX: exact at every curvature, as fast as Euclidean.
 
-from lorentz_jax import ambient, functional, geometry, hyperplane
+`geometry`, `hyperplane`, `functional` and `ambient` need JAX alone. Every module is imported when
+it is first used, and says which extra it needs where a package is missing.
+"""
+
+import importlib
+from types import ModuleType
+from typing import TYPE_CHECKING
+
 from lorentz_jax._version import __version__
 
-__all__ = ["__version__", "ambient", "functional", "geometry", "hyperplane"]
+if TYPE_CHECKING:
+    from lorentz_jax import (
+        ambient,
+        bench,
+        data,
+        figures,
+        functional,
+        geometry,
+        hyperplane,
+        inference,
+        metrics,
+        models,
+        nn,
+        optim,
+        training,
+    )
+
+__all__ = [
+    "__version__",
+    "ambient",
+    "bench",
+    "data",
+    "figures",
+    "functional",
+    "geometry",
+    "hyperplane",
+    "inference",
+    "metrics",
+    "models",
+    "nn",
+    "optim",
+    "training",
+]
+
+_EXTRAS = {
+    "bench": "bench",
+    "data": "train",
+    "figures": "notebooks",
+    "inference": "train",
+    "metrics": "nn",
+    "models": "nn",
+    "nn": "nn",
+    "optim": "nn",
+    "training": "train",
+}
+"""The extra that a module needs; those that are absent need JAX alone."""
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return importlib.import_module(f"{__name__}.{name}")
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").split(".")[0]
+        if missing in ("", __name__, "jax"):
+            raise
+        extra = _EXTRAS.get(name, "train")
+        raise ModuleNotFoundError(
+            f"lorentz_jax.{name} needs the package {missing}: pip install 'lorentz-jax[{extra}]'",
+            name=error.name,
+        ) from error
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -24,12 +24,13 @@ import numpy as np
 from jax import Array
 
 from lorentz_jax import functional, geometry, hyperplane
-from lorentz_jax.arguments import as_array, as_kappa, compute_dtype, concrete, operation
-from lorentz_jax.charts import scaled_time
+from lorentz_jax._src.arguments import as_array, as_kappa, compute_dtype, concrete, operation
+from lorentz_jax._src.charts import scaled_time
 
 __all__ = [
     "centroid",
     "dist",
+    "dist0",
     "exp",
     "exp0",
     "from_klein",
@@ -39,7 +40,6 @@ __all__ = [
     "log",
     "log0",
     "mlr",
-    "norm",
     "signed_distance",
     "tangent_inner",
     "tangent_norm",
@@ -182,7 +182,7 @@ def _ambient(function: Callable, kinds: str, note: str = "") -> Callable[..., Ar
 
 
 inner = _ambient(geometry.inner, "x: point, y: point -> number")
-norm = _ambient(geometry.norm, "x: point -> number")
+dist0 = _ambient(geometry.dist0, "x: point -> number")
 dist = _ambient(geometry.dist, "x: point, y: point -> number")
 exp = _ambient(geometry.exp, "x: point, v: tangent x -> point")
 log = _ambient(geometry.log, "x: point, y: point -> tangent x")

@@ -10,14 +10,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 
-from lorentz_jax.arguments import as_array, as_kappa, compute_dtype
+from lorentz_jax._src import conv as _conv
+from lorentz_jax._src.arguments import along_batch, as_array, as_kappa, compute_dtype
+from lorentz_jax._src.conv import Padding, conv_product, patch_time, window_arguments
+from lorentz_jax._src.plain import point_time, precise, shifts, to_hyperboloid
+from lorentz_jax._src.scalars import asinh_scaled, divide, safe_norm, theta_limit
 from lorentz_jax.hyperplane import Normals, check_input, signed_distance
-from lorentz_jax.numerics import asinh_scaled, divide, safe_norm, theta_limit
-
-Padding = str | int | Sequence[int | tuple[int, int]] | None
 
 
 def _identity(x: Array) -> Array:
@@ -36,8 +36,7 @@ def linear(
     x = check_input(x, normals, axes=1)
     dtype = compute_dtype(x.dtype)
     kappa = as_kappa(kappa, dtype, x.shape[:-1])
-    kappa = kappa[..., None] if kappa.ndim else kappa
-    return _linear(x, normals.space, normals.time, kappa, activation or _identity)
+    return _linear(x, normals.space, normals.time, along_batch(kappa), activation or _identity)
 
 
 def _linear(x, space, time, kappa, activation):
@@ -46,24 +45,6 @@ def _linear(x, space, time, kappa, activation):
     product = jnp.matmul(x, space.astype(x.dtype), preferred_element_type=dtype)
     z = product - jnp.sqrt(1 / kappa + squares) * time.astype(dtype)
     return activation(z).astype(x.dtype)
-
-
-def window_arguments(strides: int | Sequence[int], padding: Padding, window: Sequence[int]):
-    """Strides as a pair and padding as `lax` takes it (hashable).
-
-    None is (k - 1)//2 on both sides, whatever the stride (the reference's).
-    """
-    strides = (strides, strides) if isinstance(strides, int) else tuple(strides)
-    if len(strides) != 2 or min(strides) < 1:
-        raise ValueError(f"strides must be one or two positive numbers, got {strides}")
-    if isinstance(padding, str):
-        return strides, padding
-    if padding is None:
-        padding = [(k - 1) // 2 for k in window]
-    pairs = [padding] * 2 if isinstance(padding, int) else list(padding)
-    if len(pairs) != 2:
-        raise ValueError(f"padding must name two spatial axes, got {padding!r}")
-    return strides, tuple((p, p) if isinstance(p, int) else (int(p[0]), int(p[1])) for p in pairs)
 
 
 def conv(
@@ -93,35 +74,6 @@ def conv(
     return y.reshape(x.shape[:-3] + y.shape[1:])
 
 
-def window_sum(x, window, strides, pads):
-    """Sum over windows of one-channel images `(N, H, W, 1)`."""
-    return lax.reduce_window(  # a NumPy zero: a traced one would hide that this is a sum
-        x, np.zeros((), x.dtype), lax.add, (1, *window, 1), (1, *strides, 1),
-        pads if isinstance(pads, str) else [(0, 0), *pads, (0, 0)],
-    )  # fmt: skip
-
-
-def patch_time(x, kappa, window, strides, pads):
-    """Time of the concatenated point of each patch, `(N, H', W', 1)`, in kappa's dtype."""
-    squares = jnp.sum(jnp.square(x.astype(kappa.dtype)), axis=-1, keepdims=True)
-    return jnp.sqrt(1 / kappa + window_sum(squares, window, strides, pads))
-
-
-def conv_product(x, space, time, t, strides, pads):
-    """`X o v` of every patch, whose time is `t`, with every unit; in the dtype of `t`.
-
-    Its backward pass keeps x, which the convolution keeps anyway, and the one channel t.
-    """
-    product = lax.conv_general_dilated(
-        x, space.astype(x.dtype), strides, pads,
-        dimension_numbers=("NHWC", "HWIO", "NHWC"), preferred_element_type=t.dtype,
-    )  # fmt: skip
-    # A product of matrices and a sum: the backward pass of `- t * time` would write out the negated
-    # cotangent and sum it slowly. In full precision, since the two terms may cancel.
-    rank_one = jnp.matmul(t, -time.astype(t.dtype)[None], precision=lax.Precision.HIGHEST)
-    return product + rank_one
-
-
 def batch_mean(x: Any, kappa: Any) -> Array:
     """Centroid `(D,)` of all points of a batch `(..., D)`, as the centring norm needs it.
 
@@ -141,16 +93,6 @@ def _batch_mean(x, kappa):
     squares = jnp.sum(jnp.square(points), axis=-1)
     mean, mean_time = jnp.mean(points, axis=axes), jnp.mean(jnp.sqrt(1 / kappa + squares))
     return to_hyperboloid(mean, mean_time, kappa)
-
-
-def to_hyperboloid(space, time, kappa):
-    """Space part of the timelike vector `(time, space)`, `(D,)`, divided by its Lorentz length.
-
-    A mean of points has `time^2 - |space|^2 >= 1/kappa`, which is used as a floor.
-    """
-    size = safe_norm(space)
-    squared = jnp.maximum((time - size) * (time + size), 1 / kappa)
-    return space / jnp.sqrt(kappa * squared)
 
 
 def center(x: Any, mean: Any, beta: Any, kappa: Any) -> Array:
@@ -184,28 +126,37 @@ def _center(x, mean, beta, kappa):
     return (points + a * mu + b * beta).astype(x.dtype)
 
 
-def point_time(p, kappa):
-    """Time of one point `(D,)`, a number; squares p, as layers do."""
-    return jnp.sqrt(1 / kappa + jnp.sum(p * p))
+def conv_center(
+    x: Any, normals: Normals, beta: Any, kappa: Any,
+    strides: int | Sequence[int] = 1, padding: Padding = None, unit_scale: Any = None,
+) -> tuple[Array, Array]:  # fmt: skip
+    """`center(y, mean, beta)` of `y = conv(x)`, `mean = batch_mean(y)`; returns it and the mean.
 
-
-def precise(x, y):
-    """A matrix product in full precision on every device; for skinny ones."""
-    return jnp.matmul(x, y, precision=lax.Precision.HIGHEST)
-
-
-def shifts(d, e, time, m, mu_t, beta_t, kappa):
-    """The numbers a and b of `center`, each `(..., 1)`, from those per point and `m = mean.beta`.
-
-    They are linear in d, e and time. As a matrix product XLA keeps them; as sums it would form them
-    again for every channel, and in the next layer's backward pass in an order that suits no cache.
+    x is `(N, H, W, C_in)` and not empty, `beta` the space part `(C_out,)` of a point, kappa a
+    scalar; `strides` and `padding` as in `conv`. `unit_scale` `(C_out,)` multiplies the space part
+    of the normals (see `hyperplane.factored_normals`); where it is 0 it gets no gradient.
+    Gradients flow through the mean and reach kappa; the returned mean itself is for running
+    statistics and carries none.
     """
-    s = jnp.sqrt(kappa)
-    k1, k2 = kappa / (1 + s * mu_t), kappa / (1 + s * beta_t)
-    of_a = jnp.stack([k1, jnp.zeros_like(k1), -s])
-    of_b = jnp.stack([k2 * m * k1 - kappa, k2, kappa * mu_t - k2 * m * s])
-    rows = precise(jnp.concatenate([d, e, time], axis=-1), jnp.stack([of_a, of_b], axis=1))
-    return rows[..., :1], rows[..., 1:]
+    x = check_input(x, normals, axes=3)
+    beta = as_array("beta", beta)
+    if x.ndim != 4 or x.size == 0:
+        raise ValueError(f"expected images (N, H, W, C_in) with pixels in them, got {x.shape}")
+    if beta.shape != normals.time.shape:
+        raise ValueError(f"beta must have shape {normals.time.shape}, got {beta.shape}")
+    dtype = compute_dtype(x.dtype)
+    window = normals.space.shape[:2]
+    strides, pads = window_arguments(strides, padding, window)
+    unit_scale = (
+        jnp.ones_like(normals.time) if unit_scale is None else as_array("unit_scale", unit_scale)
+    )
+    if unit_scale.shape != normals.time.shape:
+        raise ValueError(f"unit_scale must have shape {normals.time.shape}, got {unit_scale.shape}")
+    planes = (a.astype(dtype) for a in (normals.space, unit_scale, normals.time))
+    results: Any = _conv.conv_center(
+        x, *planes, beta.astype(dtype), as_kappa(kappa, dtype), strides, pads
+    )
+    return results[0], lax.stop_gradient(results[1])
 
 
 def weight_norm(direction: Any, gain: Any) -> Array:

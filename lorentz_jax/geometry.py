@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lorentz_jax.arguments import (
+from lorentz_jax._src.arguments import (
     along_batch,
     as_array,
     as_kappa,
@@ -26,17 +26,8 @@ from lorentz_jax.arguments import (
     concrete,
     operation,
 )
-from lorentz_jax.average import average
-from lorentz_jax.boost import (
-    boost,
-    exponential,
-    exponential_at_origin,
-    from_origin,
-    length_at,
-    product_at,
-    to_origin,
-)
-from lorentz_jax.charts import (
+from lorentz_jax._src.centroid import average
+from lorentz_jax._src.charts import (
     drop,
     from_klein,
     from_poincare,
@@ -45,20 +36,30 @@ from lorentz_jax.charts import (
     to_klein,
     to_poincare,
 )
-from lorentz_jax.numerics import binary_scale, divide, safe_norm, with_drift
-from lorentz_jax.radial import arc, arc_along
-from lorentz_jax.triangle import (
+from lorentz_jax._src.pairs import (
+    d_kappa_log,
+    d_kappa_transport,
     half_chord,
     holonomy,
-    log_drift,
     log_factors,
     polar_transport,
-    transport_drift,
+)
+from lorentz_jax._src.radial import arc, arc_along
+from lorentz_jax._src.scalars import binary_scale, divide, safe_norm, with_kappa_jvp
+from lorentz_jax._src.translations import (
+    boost,
+    exponential,
+    exponential_at_origin,
+    from_origin,
+    length_at,
+    product_at,
+    to_origin,
 )
 
 __all__ = [
     "centroid",
     "dist",
+    "dist0",
     "drop",
     "exp",
     "exp0",
@@ -68,7 +69,6 @@ __all__ = [
     "lift",
     "log",
     "log0",
-    "norm",
     "tangent_inner",
     "tangent_norm",
     "time",
@@ -93,7 +93,7 @@ def dist(x, y, kappa):
 
 
 @operation
-def norm(x, kappa):
+def dist0(x, kappa):
     """Distance to the origin `asinh(s |x|)/s`, shape `(...)`; gradient 0 at the origin."""
     return arc(safe_norm(x, keepdims=True), kappa)[..., 0]
 
@@ -184,7 +184,7 @@ def _log_jvp(primals, tangents):
     p, dp = jax.jvp(lambda x, y: half_chord(x, y, kappa), (x, y), (dx, dy))
     a, b, slope_a, slope_b = log_factors(s * p)
     by_p = divide(slope_a, p) * (y - x) - divide(slope_b, p) * x
-    return _log(x, y, kappa), a * (dy - dx) - b * dx + by_p * dp + log_drift(x, y, kappa) * dkappa
+    return _log(x, y, kappa), a * (dy - dx) - b * dx + by_p * dp + d_kappa_log(x, y, kappa) * dkappa
 
 
 @operation
@@ -207,7 +207,7 @@ def _transport_value(x, y, v, kappa):
     return jnp.where(far, away, from_origin(end, turned, kappa))
 
 
-_transport = with_drift(_transport_value, transport_drift)
+_transport = with_kappa_jvp(_transport_value, d_kappa_transport)
 
 
 def centroid(x, kappa, weights=None, axis: int = -2):

@@ -14,10 +14,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from lorentz_jax.arguments import as_array, as_kappa, compute_dtype, concrete, operation
-from lorentz_jax.charts import time_column
-from lorentz_jax.numerics import binary_scale, divide, safe_norm, sinhc, theta_limit
-from lorentz_jax.radial import arc_over, plane_arc, size_sinh
+from lorentz_jax._src.arguments import (
+    along_batch,
+    as_array,
+    as_kappa,
+    compute_dtype,
+    concrete,
+    operation,
+)
+from lorentz_jax._src.charts import time_column
+from lorentz_jax._src.radial import arc_over, plane_arc, size_sinh
+from lorentz_jax._src.scalars import binary_scale, divide, safe_norm, sinhc, theta_limit
 
 # `weights` of a bare pair is refused where rounding moved |v|_L by more than this (relative).
 _LOSS = 1e-3
@@ -31,7 +38,7 @@ class Normals:
     Attributes:
       time: `v_t`, shape `(out,)`.
       space: the space parts, shape `(..., out)`; a convolution keeps its `(kh, kw, in, out)`.
-      norm: Lorentz lengths |w|, shape `(out,)`. In floating point `time` and `space` lose them
+      length: Lorentz lengths |w|, shape `(out,)`. In floating point `time` and `space` lose them
         from |theta| about 8 (float32), so without them the pair is a one-way export.
       excess: how far |theta| exceeds the largest one with a representable sinh, shape `(out,)`;
         the true normal is `e^excess (time, space)`. None stands for 0.
@@ -39,7 +46,7 @@ class Normals:
 
     time: Array
     space: Array
-    norm: Array | None = None
+    length: Array | None = None
     excess: Array | None = None
 
 
@@ -67,12 +74,12 @@ def normals(w: Any, b: Any, kappa: Any) -> Normals:
 
 
 def factored_normals(direction: Any, gain: Any, b: Any, kappa: Any) -> tuple[Normals, Array]:
-    """Normals of `w = g a/|a|` as `(Normals, scale)`, their space part being `scale * a`.
+    """Normals of `w = g a/|a|` as `(Normals, unit_scale)`, their space part being `unit_scale * a`.
 
-    The same planes as `normals(weight_norm(a, g), b, kappa)`: time, norm |g| and excess are final,
-    `space` is the direction `a` `(..., out)` itself and `scale = g cosh(theta)/|a|` `(out,)`. A
-    layer that applies the scale to its output makes no other array of the kernel's size. `gain`
-    and `b` have shape `(out,)`; `a = 0` is a unit with `w = 0`, with zero gradient for `a`.
+    The same planes as `normals(weight_norm(a, g), b, kappa)`: time, length |g| and excess are
+    final, `space` is the direction `a` `(..., out)` itself and `unit_scale = g cosh(theta)/|a|`
+    `(out,)`. A layer that applies it to its output makes no other array of the kernel's size.
+    `gain` and `b` have shape `(out,)`; `a = 0` is a unit with `w = 0`, with zero gradient for `a`.
     """
     a, b = as_array("direction", direction, min_ndim=2), as_array("b", b)
     g = as_array("gain", gain)
@@ -125,14 +132,14 @@ def _lorentz_norm(normals: Normals) -> tuple[Array, Array]:
 def weights(normals: Normals, kappa: Any) -> tuple[Array, Array]:
     """Weights and biases of normals, the inverse of `normals` (Prop. cache inverse).
 
-    `w = |v|_L v/|v|`, `b = -(|v|_L/s) asinh(v_t/|v|_L)`. Exact to rounding where `normals.norm` is
+    `w = |v|_L v/|v|`, `b = -(|v|_L/s) asinh(v_t/|v|_L)`. Exact to rounding where `length` is
     present. Of a bare pair `|v|_L = sqrt(|v|^2 - v_t^2)`, which rounding destroys as |theta|
     grows: concrete units that lost more than 0.1 % raise `ValueError`, traced ones become NaN.
     """
     space, time = normals.space, normals.time
     kappa = as_kappa(kappa, space.dtype)
     s = jnp.sqrt(kappa)
-    if normals.norm is None:
+    if normals.length is None:
         norm, loss = _lorentz_norm(normals)
         lost = loss > _LOSS
         if concrete(lost):
@@ -145,7 +152,7 @@ def weights(normals: Normals, kappa: Any) -> tuple[Array, Array]:
         else:
             norm = jnp.where(lost, jnp.nan, norm)
     else:
-        norm = normals.norm
+        norm = normals.length
     w = space * divide(norm, safe_norm(space, _inputs(space)))
     scaled = arc_over(time, norm)  # |w| theta
     if normals.excess is not None:
@@ -169,14 +176,14 @@ def signed_distance(x: Any, normals: Normals, kappa: Any, scale: str | None = "i
     x = check_input(x, normals, axes=1)
     dtype = compute_dtype(x.dtype)
     kappa = as_kappa(kappa, dtype, x.shape[:-1])
-    kappa = kappa[..., None] if kappa.ndim else kappa
+    kappa = along_batch(kappa)
     points, normals = x.astype(dtype), jax.tree.map(lambda a: a.astype(dtype), normals)
     # Over powers of two neither the product nor its gradient overflows, and no bit is lost.
     unit = binary_scale(points)
     size = jnp.maximum(binary_scale(normals.space, 0)[0], binary_scale(normals.time[None], 0)[0])
     time = time_column(points, kappa) / unit
     z = (points / unit) @ (normals.space / size) - time * (normals.time / size)
-    norm = _lorentz_norm(normals)[0] if normals.norm is None else normals.norm
+    norm = _lorentz_norm(normals)[0] if normals.length is None else normals.length
     norm = jnp.ones_like(size) if scale == "inside" else norm
     excess = jnp.zeros_like(size) if normals.excess is None else normals.excess
     out = plane_arc(z, unit, size, norm, excess, kappa, scale == "outside")

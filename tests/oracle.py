@@ -14,12 +14,12 @@ from pathlib import Path
 import mpmath as mp
 import numpy as np
 
-from lorentz_jax.studies import numerics_truth as truth
-from lorentz_jax.studies.numerics_truth import combine, dot, lorentz_norm, minkowski
+from lorentz_jax.bench.numerics import truth
+from lorentz_jax.bench.numerics.truth import combine, dot, lorentz_norm, minkowski
 
 __all__ = ["combine", "dot", "lorentz_norm", "minkowski"]
 
-# --- textbook formulas (ambient): those of `studies.numerics_truth`, by the names of the tests ---
+# --- textbook formulas (ambient): those of `bench.numerics.truth`, by the names of the tests ---
 
 euclidean_norm, mp_time, mp_lift, mp_lift_tangent = (
     truth.length,
@@ -81,7 +81,7 @@ def _space_functions():
         "time": mp_time,
         "lift": mp_lift,
         "inner": lambda x, y, k: minkowski(point(x, k), point(y, k)),
-        "norm": lambda x, k: mp_dist(origin(x, k), point(x, k), k),
+        "dist0": lambda x, k: mp_dist(origin(x, k), point(x, k), k),
         "dist": lambda x, y, k: mp_dist(point(x, k), point(y, k), k),
         "exp": lambda x, v, k: mp_exp(point(x, k), T(x, v, k), k)[1:],
         "log": lambda x, y, k: mp_log(point(x, k), point(y, k), k)[1:],
@@ -233,11 +233,11 @@ def assert_accurate(got, function, *arrays, kappa, factor=6.0, what=""):
 
 # --- golden data ----------------------------------------------------------------------------
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parent / "golden"
 
 
 @functools.cache
 def golden(name: str) -> dict[str, np.ndarray]:
-    """All arrays of `tests/data/<name>.npz`."""
+    """All arrays of `tests/golden/<name>.npz`."""
     with np.load(DATA / f"{name}.npz") as file:
         return {key: file[key] for key in file.files}

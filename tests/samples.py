@@ -11,7 +11,7 @@ from tests.compiled import quick_jit
 # Letters: p point, t tangent vector at the first argument, o at the origin, b point of the
 # Poincare ball, k of the Klein ball.
 KINDS = {
-    "time": "p", "lift": "p", "norm": "p", "log0": "p", "to_poincare": "p", "to_klein": "p",
+    "time": "p", "lift": "p", "dist0": "p", "log0": "p", "to_poincare": "p", "to_klein": "p",
     "exp0": "o", "from_poincare": "b", "from_klein": "k",
     "inner": "pp", "dist": "pp", "log": "pp", "translate": "pp",
     "exp": "pt", "tangent_norm": "pt", "transport_to_origin": "pt", "transport_from_origin": "po",

@@ -3,11 +3,8 @@
 from pathlib import Path
 
 from lorentz_jax.data.augment import normalise, prepare, random_flip, random_shift
-from lorentz_jax.data.dataset import Dataset
-from lorentz_jax.data.digits import load_digits
-from lorentz_jax.data.errors import DataError, DataNotFoundError
-from lorentz_jax.data.sources import default_data_dir, read_splits
-from lorentz_jax.data.splits import to_dataset
+from lorentz_jax.data.dataset import DataError, DataNotFoundError, Dataset, load_digits, to_dataset
+from lorentz_jax.data.official import default_data_dir, read_splits
 
 __all__ = [
     "AUGMENTATION",

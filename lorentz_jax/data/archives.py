@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lorentz_jax.data.errors import DataError
-from lorentz_jax.data.splits import Split, Splits, in_order
+from lorentz_jax.data.dataset import DataError, Split, Splits, in_order
 
 
 class Archive(NamedTuple):

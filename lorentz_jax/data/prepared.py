@@ -3,6 +3,7 @@
 import contextlib
 import io
 import re
+import struct
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,9 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from lorentz_jax.data.errors import DataError
-from lorentz_jax.data.records import read_tfrecord
-from lorentz_jax.data.splits import Split, Splits, in_order
+from lorentz_jax.data.dataset import DataError, Split, Splits, in_order
 
 _NAME = re.compile(r"(?P<name>\w+)(?:/(?P<config>\w[\w.+-]*))?(?::(?P<version>\d+\.\d+\.\d+))?")
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
@@ -211,3 +210,38 @@ def _versions(root: Path) -> list[Path]:
     """The version directories, oldest first."""
     found = [path for path in _folders(root) if _VERSION.fullmatch(path.name)]
     return sorted(found, key=lambda path: [int(part) for part in path.name.split(".")])
+
+
+_HEADER = struct.Struct("<QI")  # length, its checksum
+_FOOTER = struct.Struct("<I")  # checksum of the record
+_MASK_DELTA = 0xA282EAD8
+
+
+def read_tfrecord(path: Path) -> Iterator[bytes]:
+    """The records of a TFRECORD file, one by one, their checksums verified.
+
+    Raises:
+        DataError: a torn or altered file.
+    """
+    with path.open("rb") as file:
+        while header := file.read(_HEADER.size):
+            position = file.tell() - len(header)
+            if len(header) < _HEADER.size:
+                raise DataError(f"{path} ends in the middle of the record at byte {position}")
+            length, checksum = _HEADER.unpack(header)
+            if masked_crc(header[:8]) != checksum:
+                raise DataError(f"{path} is damaged at byte {position}: wrong checksum of a length")
+            record, footer = file.read(length), file.read(_FOOTER.size)
+            if len(record) < length or len(footer) < _FOOTER.size:
+                raise DataError(f"{path} ends in the middle of the record at byte {position}")
+            if masked_crc(record) != _FOOTER.unpack(footer)[0]:
+                raise DataError(f"{path} is damaged at byte {position}: wrong checksum of a record")
+            yield record
+
+
+def masked_crc(content: bytes) -> int:
+    """The format's checksum: CRC-32C, rotated by 15 bits, plus a constant."""
+    import google_crc32c
+
+    crc = google_crc32c.value(content)
+    return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF

@@ -7,10 +7,8 @@ export(compiled, (8, 8, 1), "model.stablehlo")  # runs wherever JAX is, without 
 """
 
 from lorentz_jax.inference.compile import compile_cached_v, restore
-from lorentz_jax.inference.compiled import Compiled
-from lorentz_jax.inference.evaluate import evaluate
-from lorentz_jax.inference.export import export
-from lorentz_jax.inference.files import is_compiled, load, refuse_compiled, save
+from lorentz_jax.inference.compiled import Compiled, evaluate
+from lorentz_jax.inference.files import export, is_compiled, load, refuse_compiled, save
 
 __all__ = [
     "Compiled",

@@ -8,7 +8,7 @@ from pathlib import Path
 import tyro
 
 from lorentz_jax import data, inference
-from lorentz_jax.training.metrics import show
+from lorentz_jax.metrics import show
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,10 +10,11 @@ from jax import Array
 
 from lorentz_jax import nn
 from lorentz_jax.hyperplane import Normals, weights
+from lorentz_jax.inference import baselines
 from lorentz_jax.inference.compiled import HALF, Compiled
 from lorentz_jax.inference.networks import JOINTS, join
-from lorentz_jax.inference.ops import Piece
-from lorentz_jax.inference.pieces import FUSIONS, piece
+from lorentz_jax.inference.ops import Piece, activation_name, normal_arrays, plain
+from lorentz_jax.inference.polar import polar
 from lorentz_jax.models import ResNet
 from lorentz_jax.models.resnet import ConvNorm
 
@@ -29,7 +30,7 @@ class Weights(NamedTuple):
 
 
 def compile_cached_v(
-    model: Any, fold: bool = True, *, dtype: Any = None, norms: bool = True,
+    model: Any, fold: bool = True, *, dtype: Any = None, lengths: bool = True,
     info: Mapping[str, Any] | None = None,
 ) -> Compiled:  # fmt: skip
     """The inference form of a model, in evaluation mode; the model itself is not touched.
@@ -44,7 +45,7 @@ def compile_cached_v(
         kernel, one time row and one boost. `fold=False` keeps them apart, so that `restore` works.
       dtype: "bfloat16" or "float16" stores kernels and activations in half precision; time,
         reductions, boosts and logits stay in float32.
-      norms: carry |w| of each unit, without which float32 cannot restore units with |theta| > 5.
+      lengths: carry |w| of each unit, without which float32 cannot restore units with |theta| > 5.
       info: JSON to keep with the model.
 
     Raises:
@@ -58,7 +59,7 @@ def compile_cached_v(
     params = {}
     for name, part in found.items():
         for short, value in part.arrays.items():
-            if short == "norm" and not (norms or _needs_norm(part.layer)):
+            if short == "length" and not (lengths or _needs_length(part.layer)):
                 continue
             array = jnp.asarray(value)
             if dtype is not None:
@@ -79,7 +80,7 @@ def restore(compiled: Compiled, layers: Sequence[str] | None = None) -> dict[str
 
     Raises:
       ValueError: a layer that a batch norm was folded into, where the units are mixed for good; or
-        one without norms whose float precision has lost them (see `hyperplane.weights`).
+        one without lengths whose float precision has lost them (see `hyperplane.weights`).
     """
     planes = [name for name in compiled.layers if _has(compiled, name, "space")]
     layers = planes if layers is None else list(layers)
@@ -100,7 +101,7 @@ def restore(compiled: Compiled, layers: Sequence[str] | None = None) -> dict[str
 def _restore(compiled: Compiled, name: str) -> Weights:
     arrays = compiled.arrays(name)
     space = jnp.asarray(arrays["space"]).astype(arrays["time"].dtype)
-    normals = Normals(arrays["time"], space, arrays.get("norm"), arrays.get("excess"))
+    normals = Normals(arrays["time"], space, arrays.get("length"), arrays.get("excess"))
     try:
         return Weights(*weights(normals, compiled.layers[name]["kappa"]))
     except ValueError as error:
@@ -111,7 +112,7 @@ def _has(compiled: Compiled, name: str, short: str) -> bool:
     return join(name, short) in compiled.params
 
 
-def _needs_norm(layer: Mapping[str, Any]) -> bool:
+def _needs_length(layer: Mapping[str, Any]) -> bool:
     """Whether the layer itself, not only `restore`, uses |w|."""
     return layer["op"].startswith("poincare") or layer.get("scale", "inside") != "inside"
 
@@ -131,14 +132,14 @@ def _walk(model: Any, fold: bool) -> tuple[dict[str, Any], dict[str, Piece]]:
 
 
 def _walk_resnet(model: ResNet, fold: bool) -> tuple[dict[str, Any], dict[str, Piece]]:
-    kappa = nn.kappa_value(model.kappa)
+    kappa = nn.resolve_kappa(model.kappa)
     found: dict[str, Piece] = {}
 
     def add(name: str, unit: ConvNorm) -> None:
         parts = [(join(name, "conv"), unit.conv)]
         if unit.norm is not None:
             parts.append((join(name, "norm"), unit.norm))
-        sequence = _sequence(parts, fold, unit.curvature(kappa))
+        sequence = _sequence(parts, fold, unit.resolve_kappa(kappa))
         if len(sequence) == 1:  # the layer takes the name of the pair
             sequence = {name: sequence.popitem()[1]}
         found.update(sequence)
@@ -187,3 +188,79 @@ def _sequence(parts: Sequence[tuple[str, Any]], fold: bool, kappa: Any) -> dict[
                 continue
         found[name] = current
     return found
+
+
+def piece(layer: Any, kappa: Any) -> Piece:
+    """The compiled form of one layer, unfolded; `kappa` overrides its own, as in a call."""
+    make = PIECES.get(type(layer))
+    if make is not None:
+        return make(layer, kappa)
+    if callable(layer) and not isinstance(layer, nnx.Module):
+        name = activation_name(layer)
+        return Piece({"op": "activate", "activation": name}, {})
+    raise TypeError(
+        f"{type(layer).__name__} has no compiled form; there is one for every network of "
+        f"lorentz_jax.models, nnx.Sequential and {', '.join(kind.__name__ for kind in PIECES)}"
+    )
+
+
+def _planes(layer, kappa, **options) -> Piece:
+    arrays = normal_arrays(layer.normals(kappa))
+    return Piece(options | {"kappa": float(layer.resolve_kappa(kappa))}, arrays)
+
+
+def _linear(layer: nn.LorentzLinear, kappa: Any) -> Piece:
+    return _planes(layer, kappa, op="linear", activation=activation_name(layer.activation))
+
+
+def _conv(layer: nn.LorentzConv, kappa: Any) -> Piece:
+    return _planes(
+        layer, kappa, op="conv", strides=plain(layer.strides), padding=plain(layer.padding),
+        activation=activation_name(layer.activation),
+    )  # fmt: skip
+
+
+def _mlr(layer: nn.LorentzMLR, kappa: Any) -> Piece:
+    return _planes(layer, kappa, op="mlr", scale=layer.scale)
+
+
+def _center(layer: nn.LorentzBatchNorm, kappa: Any) -> Piece:
+    arrays = {"mean": layer.mean[...], "beta": layer.beta_point(kappa)}
+    return Piece({"op": "center", "kappa": float(layer.resolve_kappa(kappa))}, arrays)
+
+
+def fold_center(layer: Piece, norm: Piece) -> Piece | None:
+    """A linear or convolution layer and its centring norm as one layer that ends with a boost.
+
+    The rotation R of the norm's polar form goes into the normals: `R (x o v) = x o (R v)`, where R
+    acts on the output axis. None where an activation stands between them, where their curvatures
+    differ, or where a norm is folded in already.
+    """
+    kappa = norm.layer["kappa"]
+    free = layer.layer["activation"] is None and "push" not in layer.arrays
+    if not free or layer.layer["kappa"] != kappa:
+        return None
+    mean, beta = (np.asarray(norm.arrays[key], np.float64) for key in ("mean", "beta"))
+    rotation, point = polar(beta, mean, kappa)
+    push = np.sqrt(kappa) * point
+    arrays = {
+        "space": np.asarray(layer.arrays["space"], np.float64) @ rotation.T,
+        "time": np.asarray(layer.arrays["time"], np.float64) @ rotation.T,
+        "push": push,
+        "pull": push / (1 + np.sqrt(1 + push @ push)),
+    }
+    dtype = layer.arrays["space"].dtype
+    return Piece(layer.layer, {key: value.astype(dtype) for key, value in arrays.items()})
+
+
+PIECES: dict[type, Callable[[Any, Any], Piece]] = {
+    nn.LorentzLinear: _linear,
+    nn.LorentzConv: _conv,
+    nn.LorentzMLR: _mlr,
+    nn.LorentzBatchNorm: _center,
+} | baselines.PIECES
+
+FUSIONS: dict[tuple[str, str], Callable[[Piece, Piece], Piece | None]] = {
+    ("linear", "center"): fold_center,
+    ("conv", "center"): fold_center,
+} | baselines.FUSIONS

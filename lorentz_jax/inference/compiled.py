@@ -11,15 +11,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from lorentz_jax.arguments import as_array, as_kappa
-from lorentz_jax.inference import ops, siblings
+from lorentz_jax import metrics
+from lorentz_jax._src.arguments import as_array, as_kappa
+from lorentz_jax.data import Dataset, normalise
+from lorentz_jax.inference import baselines, ops
 from lorentz_jax.inference.networks import NETWORKS, join
+from lorentz_jax.models import has_extra_logit
 
 Shapes = dict[str, tuple[int, ...]]
 
 HALF = ("bfloat16", "float16")
 
-OPS: dict[str, Callable[..., Array]] = ops.OPS | siblings.OPS
+OPS: dict[str, Callable[..., Array]] = ops.OPS | baselines.OPS
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -146,3 +149,32 @@ def _check_shapes(name: str, shapes: Shapes) -> None:
         shapes
     ):
         raise ValueError(f"layer {name!r}: its arrays do not fit each other, got shapes {shapes}")
+
+
+def evaluate(compiled: Compiled, dataset: Dataset, batch_size: int = 256) -> dict[str, Any]:
+    """`loss`, `accuracy`, `count` and `class_accuracy` on the test set, exact for any batch size.
+
+    Images are normalised as in training, by the dataset's mean and deviation. Raises `ValueError`
+    for images or classes that the model is not made for.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    classes, config = dataset.num_classes, compiled.info.get("config", {})
+    outputs = classes + has_extra_logit(config.get("model"), config.get("init"))
+
+    def count(params, images, labels, indices, mask):
+        batch = normalise(images[indices], dataset.mean, dataset.std)
+        logits = compiled.apply(params, batch)
+        if logits.shape != (*indices.shape, outputs):
+            raise ValueError(
+                f"{dataset.name} has {classes} classes, the model's output is {logits.shape[1:]}"
+            )
+        return metrics.count_batch(logits, labels[indices], mask, classes)
+
+    images, labels = jnp.asarray(dataset.test_images), jnp.asarray(dataset.test_labels)
+    step = jax.jit(count)
+    return metrics.evaluate(
+        lambda indices, mask: step(compiled.params, images, labels, indices, mask),
+        len(dataset.test_labels),
+        batch_size,
+    )

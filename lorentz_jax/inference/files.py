@@ -13,14 +13,16 @@ import os
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 
+from lorentz_jax._src.arguments import compute_dtype
 from lorentz_jax.inference.compiled import Compiled, mismatch
 
 FORMAT = "lorentz_jax compiled model"
@@ -212,3 +214,36 @@ def _bits(array: np.ndarray) -> np.ndarray:
 def _same_kappa(compiled: Compiled, kappa: float) -> bool:
     # Relative 1e-6: a kappa that was learned in float32, or read from a printed line.
     return compiled.kappa is not None and abs(compiled.kappa - kappa) <= 1e-6 * abs(kappa)
+
+
+def export(
+    compiled: Compiled,
+    sample_shape: Sequence[int],
+    path: str | os.PathLike | None = None,
+    *,
+    platforms: Sequence[str] | None = None,
+) -> jax.export.Exported:
+    """The whole model, weights included, as one function of a batch `(b, *sample_shape)`.
+
+    The batch size b stays a symbol, so one export serves every b >= 1; an empty batch is refused
+    by the call ("expected ... batch >= 1"). Its input has the precision of the model's constants
+    (float32, or float64), whatever precision the activations have.
+
+    Args:
+      compiled: the model.
+      sample_shape: one image `(H, W, C)`, or one point `(D,)`.
+      path: also write `serialize()` there, whole or not at all.
+      platforms: for example `("cpu", "cuda")`; default, the present one.
+    """
+    sizes = tuple(int(size) for size in sample_shape)
+    if not sizes or min(sizes) < 1:
+        raise ValueError(f"sample_shape must be the shape of one sample, got {sample_shape}")
+    (batch,) = jax.export.symbolic_shape("batch")
+    dtype = jnp.result_type(*(compute_dtype(value.dtype) for value in compiled.params.values()))
+    sample = jax.ShapeDtypeStruct((batch, *sizes), dtype)
+    function = jax.jit(lambda x: compiled.apply(compiled.params, x))
+    exported = jax.export.export(function, platforms=platforms)(sample)
+    if path is not None:
+        data = exported.serialize()
+        write_atomic(Path(path), lambda file: file.write(data))
+    return exported

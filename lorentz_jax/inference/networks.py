@@ -10,7 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from lorentz_jax.inference import siblings
+from lorentz_jax.inference import baselines
 from lorentz_jax.models.resnet import Layers
 
 Layer = Callable[[str, Array], Array]
@@ -19,7 +19,7 @@ Layer = Callable[[str, Array], Array]
 JOINTS: dict[str, Callable[..., Array]] = {
     "relu": Layers.relu,
     "add": Layers.residual,
-} | siblings.JOINTS
+} | baselines.JOINTS
 
 
 def chain(layer: Layer, layers: Mapping[str, Any], network: Mapping[str, Any], x: Array) -> Array:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from lorentz_jax import functional
-from lorentz_jax.arguments import compute_dtype
+from lorentz_jax._src.arguments import compute_dtype
 from lorentz_jax.hyperplane import Normals
 
 Arrays = Mapping[str, Any]
@@ -98,11 +98,11 @@ def plain(value: Any) -> Any:
 
 def normal_arrays(normals: Normals) -> dict[str, Array]:
     """Normals as arrays by name."""
-    return {name: getattr(normals, name) for name in ("space", "time", "norm", "excess")}
+    return {name: getattr(normals, name) for name in ("space", "time", "length", "excess")}
 
 
 def _normals(arrays: Arrays) -> Normals:
-    return Normals(arrays["time"], arrays["space"], arrays.get("norm"), arrays.get("excess"))
+    return Normals(arrays["time"], arrays["space"], arrays.get("length"), arrays.get("excess"))
 
 
 def _finish(arrays: Arrays, kappa: float, activation: str | None):

@@ -5,7 +5,7 @@ from typing import Any
 from flax import nnx
 
 from lorentz_jax.models.euclidean import EuclideanResNet
-from lorentz_jax.models.hcnn import HCNNResNet, TheirsResNet
+from lorentz_jax.models.hcnn import HCNNPaperResNet, HCNNResNet
 from lorentz_jax.models.poincare import PoincareResNet
 from lorentz_jax.models.reference import load_reference
 from lorentz_jax.models.resnet import LorentzResNet, ResNet
@@ -13,11 +13,11 @@ from lorentz_jax.models.resnet import LorentzResNet, ResNet
 __all__ = [
     "MODELS",
     "EuclideanResNet",
+    "HCNNPaperResNet",
     "HCNNResNet",
     "LorentzResNet",
     "PoincareResNet",
     "ResNet",
-    "TheirsResNet",
     "build_model",
     "has_extra_logit",
     "load_reference",
@@ -28,19 +28,19 @@ MODELS: dict[str, type[ResNet]] = {
     "euclidean": EuclideanResNet,
     "hcnn": HCNNResNet,
     "poincare": PoincareResNet,
-    "theirs": TheirsResNet,
+    "hcnn-paper": HCNNPaperResNet,
 }
 
 
 def has_extra_logit(model: str | None, init: str | None) -> bool:
     """Whether the network has one logit more than there are classes, which no label names."""
-    return (model, init) == ("theirs", "paper")
+    return (model, init) == ("hcnn-paper", "paper")
 
 
 def build_model(config: Any, num_classes: int, in_channels: int, rngs: nnx.Rngs) -> ResNet:
     """The network that a `training.TrainConfig` names.
 
-    The Euclidean one has neither kappa nor presets. With `init="paper"` "theirs" has the extra
+    The Euclidean one has neither kappa nor presets. With `init="paper"` "hcnn-paper" has the extra
     logit of the reference, see `has_extra_logit`.
     """
     if config.model not in MODELS:

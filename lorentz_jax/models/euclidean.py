@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array, lax
 
-from lorentz_jax import functional
+from lorentz_jax._src.conv import window_arguments
 from lorentz_jax.models.resnet import Layers, ResNet
 
 
@@ -30,7 +30,7 @@ class Conv(nnx.Module):
     def __call__(self, x: Array, kappa: Any = None) -> Array:
         """Images `(N, H, W, in)` to `(N, H', W', out)`."""
         kernel = self.kernel[...].astype(x.dtype)
-        strides, pads = functional.window_arguments(self.strides, None, kernel.shape[:2])
+        strides, pads = window_arguments(self.strides, None, kernel.shape[:2])
         return lax.conv_general_dilated(
             x, kernel, strides, pads, dimension_numbers=("NHWC", "HWIO", "NHWC")
         )

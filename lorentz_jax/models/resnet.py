@@ -11,21 +11,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from lorentz_jax import initializers, nn
-from lorentz_jax.arguments import as_array
-from lorentz_jax.baselines.variance import VarianceBatchNorm
+from lorentz_jax import nn
+from lorentz_jax._src.arguments import as_array
+from lorentz_jax.models.variance import VarianceBatchNorm
+from lorentz_jax.nn import initializers
 
 
-def _relu(x: Array, kappa: Any) -> Array:
-    return nn.relu(x)
+def relu(x: Array, kappa: Any = None) -> Array:
+    """ReLU on space parts: the Lorentzian activation between two layers of one curvature."""
+    return jax.nn.relu(x)
 
 
-def _residual(y: Array, x: Array, kappa: Any) -> Array:
-    return nn.residual(y, x)
+def residual(y: Array, x: Array, kappa: Any = None) -> Array:
+    """Residual sum of two points: the sum of their space parts, a point again."""
+    return y + x
 
 
 @dataclass(frozen=True)
@@ -52,8 +56,8 @@ class Layers:
     norm: Callable[..., nnx.Module]
     head: Callable[..., nnx.Module]
     conv_norm: Callable[..., Array] | None = None
-    relu: Callable[[Array, Any], Array] = _relu
-    residual: Callable[[Array, Array, Any], Array] = _residual
+    relu: Callable[[Array, Any], Array] = relu
+    residual: Callable[[Array, Array, Any], Array] = residual
     entry: Callable[[Array, Any], Array] | None = None
     pool: Callable[[Array, Any], Array] | None = None
     kappa: Callable[[], nn.Kappa] | None = None
@@ -70,13 +74,13 @@ class ConvNorm(nnx.Module):
         self.kappa = None if layers.kappa is None else layers.kappa()
         self.call = layers.conv_norm
 
-    def curvature(self, kappa):
+    def resolve_kappa(self, kappa):
         """`kappa` where it is given, else its own; None where it has none."""
-        return nn.kappa_value(self.kappa) if kappa is None else kappa
+        return nn.resolve_kappa(self.kappa, kappa)
 
     def __call__(self, x, kappa, use_running_average):
         """Points `(N, H, W, D)` to points of the new width."""
-        kappa = self.curvature(kappa)
+        kappa = self.resolve_kappa(kappa)
         if self.norm is None:
             return self.conv(x, kappa)
         if self.call is not None:
@@ -155,8 +159,7 @@ class ResNet(nnx.Module):
         if x.ndim != 4 or x.shape[-1] != self.in_channels:
             raise ValueError(f"expected images (N, H, W, {self.in_channels}), got shape {x.shape}")
         running = self.use_running_average if train is None else not train
-        if kappa is None:
-            kappa = nn.kappa_value(self.kappa)
+        kappa = nn.resolve_kappa(self.kappa, kappa)
         outer = x.dtype
         x = x.astype(outer if dtype is None else dtype)
         x = x if self.entry is None else self.entry(x, kappa)
@@ -183,7 +186,7 @@ class LorentzResNet(ResNet):
       init: preset of `initializers`.
       momentum: of the running means.
       scale: of the logits, see `hyperplane.signed_distance`.
-      norm: "centering", or "normal" for the norm with variance of `baselines.variance`.
+      norm: "centering", or "variance" for the norm of `models.variance`.
       weight_norm: of the convolutions.
     """
 
@@ -194,8 +197,8 @@ class LorentzResNet(ResNet):
         scale: str | None = "inside", norm: str = "centering", weight_norm: bool = True,
         param_dtype: Any = jnp.float32, rngs: nnx.Rngs,
     ):  # fmt: skip
-        if norm not in ("centering", "normal"):
-            raise ValueError(f'norm must be "centering" or "normal", got {norm!r}')
+        if norm not in ("centering", "variance"):
+            raise ValueError(f'norm must be "centering" or "variance", got {norm!r}')
         if kappa_per_layer and not learn_kappa:
             raise ValueError("kappa_per_layer goes with learn_kappa=True, got False")
         centering = norm == "centering"

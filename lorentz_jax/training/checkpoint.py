@@ -16,8 +16,8 @@ from typing import Any
 
 import jax
 
-from lorentz_jax.training import packing, upgrade
-from lorentz_jax.training.config import completed
+from lorentz_jax.inference import refuse_compiled
+from lorentz_jax.training import packing
 from lorentz_jax.training.devices import is_main
 from lorentz_jax.training.state import TrainState
 
@@ -149,8 +149,6 @@ def restore(
             _refuse_other(place, meta, like, expected)
             _check_whole(place / "state")
             state = _read_state(place, like, meta["checksums"])
-            if meta["version"] == 1:
-                state = upgrade.from_version_1(state, meta["config"])
         except _Mismatch as error:
             raise ValueError(str(error)) from None
         except Exception as error:
@@ -170,8 +168,6 @@ def restore(
 
 def refuse_file(path: Path) -> None:
     """Raise `ValueError` for a compiled network where training state is expected."""
-    from lorentz_jax.inference import refuse_compiled  # it imports from this package
-
     if path.is_file():
         refuse_compiled(path)
 
@@ -250,13 +246,13 @@ def _read_state(place: Path, like: TrainState, checksums: Mapping[str, int]) -> 
 def _refuse_other(
     place: Path, meta: dict[str, Any], like: TrainState, expected: Mapping[str, Any]
 ) -> None:
-    if meta["version"] not in range(1, VERSION + 1):
+    if meta["version"] != VERSION:
         raise _Mismatch(
-            f"{place} has format version {meta['version']}, this program reads 1 to {VERSION}"
+            f"{place} has format version {meta['version']}, this program reads {VERSION}"
         )
     arrays = packing.describe(packing.flatten(like))
     differences = [
-        *_differences(completed(meta["config"]), expected["config"]),
+        *_differences(meta["config"], expected["config"]),
         *_differences({"classes": meta["classes"]}, {"classes": expected["classes"]}),
         *_differences(meta["arrays"], arrays),
     ]

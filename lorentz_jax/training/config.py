@@ -32,8 +32,8 @@ class TrainConfig:
     flip: bool | None = None
     """Mirror half of the training images; by default what is usual for the dataset."""
 
-    model: Literal["lorentz", "euclidean", "hcnn", "poincare", "theirs"] = "lorentz"
-    """Family of the network; `theirs` is HCNN as the paper's authors have it in their code."""
+    model: Literal["lorentz", "euclidean", "hcnn", "poincare", "hcnn-paper"] = "lorentz"
+    """Family of the network; `hcnn-paper` is HCNN as the paper's authors have it in their code."""
     stages: tuple[int, ...] = (2, 2, 2)
     """Residual blocks of each stage; 2 2 2 2 is ResNet-18. The width doubles at each stage."""
     width: int = 16
@@ -139,7 +139,7 @@ class TrainConfig:
         if self.max_turn is not None:
             _number("max_turn", self.max_turn, self.max_turn > 0, "positive, or None for no limit")
         _number("gamma", self.gamma, 0 < self.gamma <= 1, "in (0, 1]")
-        _choice("model", self.model, ("lorentz", "euclidean", "hcnn", "poincare", "theirs"))
+        _choice("model", self.model, ("lorentz", "euclidean", "hcnn", "poincare", "hcnn-paper"))
         _choice("init", self.init, ("fast", "paper"))
         _choice("optimiser", self.optimiser, ("sgd", "adamw", "muon"))
         _choice("schedule", self.schedule, ("cosine", "step", "constant"))
@@ -184,30 +184,29 @@ class TrainConfig:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """The inverse of `to_json`; `TypeError` for fields of another version.
-
-        A field that came later has its value of `EARLIER`, or its default.
-        """
-        tuples = {field: tuple(values.get(field, ())) for field in ("stages", "milestones")}
+        """The inverse of `to_json`; `TypeError` for fields of another version."""
+        fields = cls.__dataclass_fields__
+        lacking, unknown = fields.keys() - values.keys(), values.keys() - fields.keys()
+        if lacking or unknown:
+            raise TypeError(
+                "these are settings of another version: "
+                + "; ".join(
+                    f"{word} {', '.join(sorted(names))}"
+                    for word, names in (("it lacks", lacking), ("unknown fields", unknown))
+                    if names
+                )
+            )
+        tuples = {field: tuple(values[field]) for field in ("stages", "milestones")}
         paths = {
             field: Path(values[field])
             for field in ("data_dir", "run_dir", "compilation_cache")
             if values.get(field) is not None
         }
-        return cls(**{**EARLIER, **values, **tuples, **paths})
+        return cls(**{**values, **tuples, **paths})
 
     def decisive(self) -> dict[str, Any]:
         """The part of `to_json` that decides the numbers: a checkpoint must agree with it."""
         return {field: v for field, v in self.to_json().items() if field not in INDIFFERENT}
-
-
-EARLIER: dict[str, Any] = {"max_turn": None}
-"""What was so before there was a field for it, where that is not the field's default."""
-
-
-def completed(decisive: Mapping[str, Any]) -> dict[str, Any]:
-    """What `decisive` gave in an earlier version, with the fields that came later."""
-    return TrainConfig(**EARLIER).decisive() | dict(decisive)
 
 
 # What may differ between a checkpoint and the run that goes on from it. `skip_nonfinite` is here so
@@ -247,3 +246,29 @@ def _check_milestones(milestones: tuple[int, ...], epochs: int) -> None:
         raise ValueError(f"milestones must be positive and increasing, got {milestones}")
     if not any(m < epochs for m in milestones):
         raise ValueError(f"no milestone of {milestones} lies before the last of {epochs} epochs")
+
+
+# The paper's: SGD with Nesterov, five-fold smaller steps at three epochs, its initial values and
+# parameter groups (points of the hyperboloid at a fifth of the rate until the first drop).
+_PAPER: dict[str, Any] = {
+    "model": "lorentz",
+    "stages": (2, 2, 2, 2),
+    "width": 64,
+    "kappa": 1.0,
+    "init": "paper",
+    "epochs": 200,
+    "batch_size": 128,
+    "lr": 0.1,
+    "momentum": 0.9,
+    "nesterov": True,
+    "weight_decay": 5e-4,
+    "schedule": "step",
+    "milestones": (60, 120, 160),
+    "gamma": 0.2,
+}
+
+RECIPES: dict[str, dict[str, Any]] = {
+    "paper-cifar10": {"dataset": "cifar10", **_PAPER},
+    "paper-cifar100": {"dataset": "cifar100", **_PAPER},
+}
+"""Fields of `TrainConfig` that a recipe sets; `TrainConfig(**RECIPES[name])` is the run."""

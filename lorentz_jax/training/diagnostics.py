@@ -10,11 +10,11 @@ from flax import nnx
 from jax import Array
 
 from lorentz_jax import geometry
-from lorentz_jax.arguments import compute_dtype
+from lorentz_jax._src.arguments import compute_dtype
+from lorentz_jax.metrics import cross_entropy
 from lorentz_jax.models.resnet import ConvNorm
-from lorentz_jax.nn import kappa_value
-from lorentz_jax.training.metrics import cross_entropy
-from lorentz_jax.training.optimiser import leaf_name
+from lorentz_jax.nn import resolve_kappa
+from lorentz_jax.optim import leaf_name
 from lorentz_jax.training.state import flatten, merge
 from lorentz_jax.training.step import Prepare, Step
 
@@ -56,10 +56,10 @@ def make_radius_step(
 
     def radii(params, stats, images, indices, kappa):
         model, batch = merge(graphdef, params, stats), prepare(None, images[indices])
-        kappa = _curvature(model, kappa)
+        kappa = _network_kappa(model, kappa)
         _, outputs = _capture(model, batch, kappa, layers, dtype, train=False)
         return {
-            layer: _radius(points, _curvature_at(model, layer, kappa))
+            layer: _radius(points, _kappa_at(model, layer, kappa))
             for layer, points in outputs.items()
         }
 
@@ -90,8 +90,8 @@ def make_diagnostic_step(
 
         def loss_fn(params):
             model = merge(graphdef, params, stats)
-            own = _curvature(model, kappa)
-            curvature = functools.partial(_curvature_at, model, kappa=own)
+            own = _network_kappa(model, kappa)
+            curvature = functools.partial(_kappa_at, model, kappa=own)
             logits, outputs = _capture(model, batch, own, whole, dtype, train=True)
             return cross_entropy(logits, targets).mean(), _measure(outputs, curvature)
 
@@ -105,27 +105,27 @@ def make_diagnostic_step(
     return Step(diagnose, out_sharding)
 
 
-def _curvature(model: Any, kappa: Any) -> Any:
+def _network_kappa(model: Any, kappa: Any) -> Any:
     """What the network is called with; None in a flat one, and where each layer has its own."""
     if not hasattr(model, "kappa"):
         raise TypeError(
             f"expected a network with an attribute kappa (None for a flat one), got "
             f"{type(model).__name__}"
         )
-    own = kappa_value(model.kappa)
+    own = resolve_kappa(model.kappa)
     # A network without a kappa of its own is flat, or each of its layers learns one.
     flat = own is None and getattr(getattr(model, "stem", None), "kappa", None) is None
     return own if flat or kappa is None else kappa
 
 
-def _curvature_at(model: Any, layer: str, kappa: Any) -> Any:
+def _kappa_at(model: Any, layer: str, kappa: Any) -> Any:
     """What an output is a point of: `kappa`, or the layer's own (of a block, its branch's)."""
     unit, owner = model, None
     for part in layer.split("/"):
         unit = unit[int(part)] if part.isdigit() else getattr(unit, part)
         last = getattr(unit, "second", unit)
         owner = last if isinstance(last, ConvNorm) else owner
-    return kappa if owner is None else owner.curvature(kappa)
+    return kappa if owner is None else owner.resolve_kappa(kappa)
 
 
 def _capture(
@@ -158,7 +158,7 @@ def _measure(outputs: dict[str, Array], curvature: Callable[[str], Any]) -> dict
 
 
 def _radius(points: Array, kappa: Any) -> Array:
-    norm = jnp.linalg.norm(points, axis=-1) if kappa is None else geometry.norm(points, kappa)
+    norm = jnp.linalg.norm(points, axis=-1) if kappa is None else geometry.dist0(points, kappa)
     return jnp.mean(norm)
 
 

@@ -1,184 +1,208 @@
-"""From a configuration to a trained network and the files that describe it."""
+"""The loop over epochs and steps, from wherever a run stands to its end."""
 
-import signal
-import threading
+import dataclasses
+import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 import numpy as np
-from jax.experimental import multihost_utils
+from tqdm import tqdm
 
-from lorentz_jax import data
-from lorentz_jax.training import checkpoint, devices, report, run_files
+from lorentz_jax.metrics import ratio
+from lorentz_jax.training.build import Program
 from lorentz_jax.training.checkpoint import Store
 from lorentz_jax.training.config import TrainConfig
-from lorentz_jax.training.devices import OutOfMemoryError
-from lorentz_jax.training.epochs import Loop, NonFiniteLossError, Progress, Terminated
-from lorentz_jax.training.metrics import show
-from lorentz_jax.training.setup import Plan, compile_plan, plan_run, say
+from lorentz_jax.training.devices import is_main
+from lorentz_jax.training.report import Profile, epoch_line
+from lorentz_jax.training.run_directory import versions
 from lorentz_jax.training.state import TrainState
-
-__all__ = [
-    "NonFiniteLossError", "OutOfMemoryError", "Terminated", "dry_run", "say", "show", "train",
-]  # fmt: skip
+from lorentz_jax.training.step import StepMetrics
 
 
-def train(config: TrainConfig) -> dict[str, Any]:
-    """Train, evaluate on the test set after every epoch, and write the files of the run.
-
-    `config.path` gets `config.json`, `metrics.jsonl` (one line an epoch), `checkpoints/`, pictures
-    and, last, `summary.json`, whose content is returned. With `config.validation` the test set is
-    used once, at the end, with the parameters of the epoch that was best on the validation images;
-    without, it is evaluated after every epoch, and the reported network is that of the last one:
-    nothing is ever selected on the test set. The same config on the same CPU gives the same bits,
-    interrupted and resumed or not.
-
-    Raises:
-        ValueError: a config, a dataset, a device or a checkpoint that does not fit; no file was
-            touched.
-        OSError: the folder is taken or cannot be written, or a checkpoint cannot.
-        NonFiniteLossError: the loss or a gradient of a step is NaN or infinite.
-        OutOfMemoryError: a device is full.
-        Terminated: SIGTERM came; a checkpoint is saved.
-    """
-    start = time.perf_counter()
-    dataset = _ready(config)
-    with devices.explain_memory(config, dataset.train_images.shape[1:]):
-        return _train(config, dataset, start)
+class NonFiniteLossError(ArithmeticError):
+    """The loss or a gradient became NaN or infinite; training stops at the step in the message."""
 
 
-def _train(config: TrainConfig, dataset: data.Dataset, start: float) -> dict[str, Any]:
-    plan = plan_run(config, dataset)
-    state, progress = _resume(config, plan)
-    setup = compile_plan(config, plan)
-    if devices.is_main():
-        run_files.start(config.path, config.to_json(), keep=config.resume)
-        run_files.write_jsonl(config.path / "metrics.jsonl", progress.history)
-    with (
-        _store(config, progress) as store,
-        _rows(config, progress) as on_row,
-        _sigterm(config) as stop,
-    ):
-        state = Loop(config, setup, progress, store, on_row, stop).run(state)
-        state, selected = _select(state, progress, store)
-    test = setup.evaluate(state.params, state.stats, "test")
-    seconds = time.perf_counter() - start
-    summary = report.summarise_run(config, setup, progress.history, test, selected, seconds)
-    if devices.is_main():
-        report.write_results(config, progress.history, test["confusion"], summary)
-        if config.export:
-            report.export_run(config, plan.graphdef, state.params, state.stats, summary)
-    return summary
+class Terminated(Exception):
+    """The process was asked to end (SIGTERM); a checkpoint is saved, its place is the message."""
 
 
-def dry_run(config: TrainConfig) -> None:
-    """Print settings, sizes and memory, and run one step; writes nothing.
+@dataclasses.dataclass
+class Progress:
+    """Where a run stands: with the state, all that a checkpoint needs to go on."""
 
-    Raises:
-        ValueError, OSError, OutOfMemoryError: as `train`.
-        NonFiniteLossError: the loss or a gradient of the step is not finite.
-    """
-    dataset = _ready(config)
-    for field, value in config.to_json().items():
-        say(f"{field:>18} {value}")
-    with devices.explain_memory(config, dataset.train_images.shape[1:]):
-        plan = plan_run(config, dataset)
-        setup = compile_plan(config, plan)
-        start = time.perf_counter()
-        _, result = setup.train(plan.state, np.arange(plan.batch_size, dtype=np.int32))
-        loss, seconds = float(result.loss), time.perf_counter() - start
-    if not bool(result.finite):
-        raise NonFiniteLossError(f"the loss of the first step is {loss}, or a gradient not finite")
-    memory = setup.train_step.bytes
-    size = "unknown" if memory is None else f"{memory / 2**20:.1f} MiB a device"
-    say(f"memory of a training step, the training images included: {size}")
-    say(f"{plan.steps_per_epoch} steps an epoch, {plan.steps_per_epoch * config.epochs} in all")
-    say(f"compiled in {setup.compile_seconds:.1f} s; one step: {seconds:.3f} s, loss {loss:.4f}")
+    epoch: int = 1
+    """The current epoch, from 1."""
+    losses: list[float | None] = dataclasses.field(default_factory=list)
+    """Of the steps of this epoch so far; None for a skipped one."""
+    correct: int = 0
+    """Right predictions in those steps."""
+    skipped: int = 0
+    """Skipped steps of the whole run."""
+    history: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    """The rows of `metrics.jsonl`."""
+    best: dict[str, Any] | None = None
+    """Epoch, step and accuracy that are the best on the validation images."""
 
-
-def _ready(config: TrainConfig) -> data.Dataset:
-    """Refuse what can be refused at once, ready the devices, and open the dataset."""
-    report.check_extras(config)
-    if config.resume:
-        checkpoint.refuse_file(config.path)
-    if not config.dry_run:  # which writes nothing
-        run_files.check_free(config.path, config.overwrite, config.resume)
-    devices.start(config)
-    return data.load(
-        config.dataset, data_dir=config.data_dir, limit=config.limit, verify=config.verify
-    )
+    def finish_epoch(self, row: dict[str, Any]) -> None:
+        """Move on to the next epoch. Of equally good epochs the first stays the best."""
+        self.history.append(row)
+        self.epoch, self.losses, self.correct = row["epoch"] + 1, [], 0
+        accuracy = row.get("validation_accuracy")
+        if accuracy is not None and (self.best is None or accuracy > self.best["accuracy"]):
+            self.best = {"epoch": row["epoch"], "step": row["step"], "accuracy": accuracy}
 
 
-def _resume(config: TrainConfig, plan: Plan) -> tuple[TrainState, Progress]:
-    """The newest checkpoint, or the beginning."""
-    if not config.resume:
-        return plan.state, Progress()
-    expected = {"config": config.decisive(), "classes": plan.dataset.num_classes}
-    found = checkpoint.restore(config.path / run_files.CHECKPOINTS, plan.state, expected)
-    if found is None:
-        say(f"notice: no checkpoint in {config.path}, so the run starts from the beginning")
-        return plan.state, Progress()
-    state, meta = found
-    progress = Progress(**meta["progress"])
-    done = ", the end: nothing is left to train" if progress.epoch > config.epochs else ""
-    say(f"resumed from step {meta['step']}{done}")
-    return state, progress
+def epoch_batches(seed: int, epoch: int, count: int, batch_size: int) -> np.ndarray:
+    """Indices `(count // batch_size, batch_size)` of one epoch, shuffled by `(seed, epoch)`."""
+    order = np.random.default_rng((seed, epoch)).permutation(count).astype(np.int32)
+    steps = count // batch_size
+    return order[: steps * batch_size].reshape(steps, batch_size)
 
 
-def _select(state: TrainState, progress: Progress, store: Store) -> tuple[TrainState, int]:
-    """The state to report, and its epoch: the best on the validation images, or the last."""
-    best = progress.best
-    if best is None:
-        return state, len(progress.history)
-    if best["step"] != int(state.step):
-        state = store.restore(best["step"], state)
-    return state, best["epoch"]
+@dataclasses.dataclass
+class Loop:
+    """The rest of a run."""
 
+    config: TrainConfig
+    program: Program
+    progress: Progress
+    store: Store
+    on_row: Callable[[dict[str, Any]], None]
+    """Takes the row of every epoch, before its checkpoint is saved."""
+    stop: Callable[[int], bool]
+    """Whether to save and stop after this step; asked once a step."""
 
-@contextmanager
-def _store(config: TrainConfig, progress: Progress) -> Iterator[Store]:
-    store = Store(config.path / run_files.CHECKPOINTS, config.keep)
-    store.best = progress.best["step"] if progress.best else None
-    try:
-        yield store
-        store.wait()
-    finally:
-        store.close()
+    def run(self, state: TrainState) -> TrainState:
+        """Train to the end of the last epoch.
 
+        Raises:
+            NonFiniteLossError: a step beyond `skip_nonfinite`, or an evaluation, is not finite.
+            Terminated: `stop` said so.
+        """
+        config, plan, progress = self.config, self.program.plan, self.progress
+        done = (progress.epoch - 1) * plan.steps_per_epoch + len(progress.losses)
+        self.bar = tqdm(
+            total=config.epochs * plan.steps_per_epoch * plan.batch_size,
+            initial=done * plan.batch_size,
+            unit="img",
+            unit_scale=True,
+            disable=None if is_main() else True,
+        )
+        folder = config.path / "profile" if config.profile and is_main() else None
+        with self.bar, Profile(folder) as self.profile:
+            for epoch in range(progress.epoch, config.epochs + 1):
+                start = time.perf_counter()
+                state = self._train_epoch(state)
+                row = self._row(state, epoch, start)
+                if is_main():
+                    self.bar.write(epoch_line(row, config.epochs))
+                progress.finish_epoch(row)
+                self.store.best = progress.best["step"] if progress.best else None
+                self.on_row(row)
+                self._save(state)
+                if epoch < config.epochs and self.stop(row["step"]):
+                    self._terminate(row["step"])
+        return state
 
-@contextmanager
-def _rows(config: TrainConfig, progress: Progress) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Where the row of each epoch goes."""
-    on = config.tensorboard and devices.is_main()
-    first = progress.history[-1]["step"] + 1 if progress.history else 0
-    events = report.Events(config.path / "tensorboard", on, first)
+    def _train_epoch(self, state: TrainState) -> TrainState:
+        """The steps of the current epoch that are left."""
+        plan, progress = self.program.plan, self.progress
+        count, every = len(plan.dataset.train_labels), self.config.checkpoint_every
+        batches = epoch_batches(self.config.seed, progress.epoch, count, plan.batch_size)
+        before = (progress.epoch - 1) * plan.steps_per_epoch
+        pending = None
+        for position in range(len(progress.losses), len(batches)):
+            step = before + position + 1
+            self.profile.at_step()
+            state, current = self.program.train(state, batches[position])
+            if pending is not None:
+                self._note(step - 1, pending)
+            pending = current  # noted one step late, so that the device never waits for the host
+            if position + 1 == len(batches):
+                continue  # the epoch's own checkpoint is next
+            stop = self.stop(step)
+            if stop or (every is not None and step % every == 0):
+                self._note(step, pending)
+                pending = None
+                self._save(state)
+            if stop:
+                self._terminate(step)
+        if pending is not None:
+            self._note(before + len(batches), pending)
+        return state
 
-    def take(row: dict[str, Any]) -> None:
-        if devices.is_main():
-            run_files.append_jsonl(config.path / "metrics.jsonl", row)
-        events.write(row)
+    def _note(self, step: int, result: StepMetrics) -> None:
+        """Take the result of a step into account."""
+        loss, progress = float(result.loss), self.progress
+        if bool(result.finite):
+            progress.losses.append(loss)
+            progress.correct += int(result.correct)
+        else:
+            progress.losses.append(None)
+            progress.skipped += 1
+            what = "a gradient" if math.isfinite(loss) else "the loss"
+            value = "not finite" if math.isfinite(loss) else loss
+            if progress.skipped > self.config.skip_nonfinite:
+                before = f" and {progress.skipped - 1} before it" if progress.skipped > 1 else ""
+                self._fail(f"{what} at step {step}{before} is {value}")
+            if is_main():
+                self.bar.write(f"warning: skipped step {step}: {what} is {value}")
+        images = self.program.plan.batch_size
+        seen = images * max(1, len(progress.losses) - progress.losses.count(None))
+        accuracy = progress.correct / seen
+        self.bar.set_postfix(loss=f"{loss:.3f}", accuracy=f"{accuracy:.3f}", refresh=False)
+        self.bar.update(images)
 
-    try:
-        yield take
-    finally:
-        events.close()
+    def _row(self, state: TrainState, epoch: int, start: float) -> dict[str, Any]:
+        """Evaluate the end of an epoch: a row of `metrics.jsonl`."""
+        plan, progress = self.program.plan, self.progress
+        middle = time.perf_counter()
+        split = "validation" if self.config.validation else "test"
+        result = self.program.evaluate(state.params, state.stats, split)
+        step = epoch * plan.steps_per_epoch
+        if not math.isfinite(result["loss"]):
+            self._fail(f"the {split} loss after step {step} is {result['loss']}")
+        losses = [loss for loss in progress.losses if loss is not None]
+        measured = {"radius": self.program.radii(state.params, state.stats)}
+        if self.config.diagnostics:
+            # Always the batch that the run began with, so that epochs can be compared.
+            count = len(plan.dataset.train_labels)
+            batch = epoch_batches(self.config.seed, 1, count, plan.batch_size)[0]
+            measured["diagnostics"] = self.program.diagnose(state, batch)
+        return {
+            "epoch": epoch,
+            "step": step,
+            "train_loss": math.fsum(losses) / len(losses) if losses else None,
+            "train_accuracy": ratio(progress.correct, len(losses) * plan.batch_size),
+            f"{split}_loss": result["loss"],
+            f"{split}_accuracy": result["accuracy"],
+            f"{split}_count": result["count"],
+            f"{split}_class_accuracy": result["class_accuracy"],
+            # A skipped step does not move the schedule.
+            "lr": float(self.program.schedule(max(step - 1 - progress.skipped, 0))),
+            "skipped_steps": len(progress.losses) - len(losses),
+            **{name: values for name, values in measured.items() if values},
+            "train_seconds": middle - start,
+            "eval_seconds": time.perf_counter() - middle,
+        }
 
+    def _save(self, state: TrainState) -> None:
+        meta = {
+            "config": self.config.decisive(),
+            "classes": self.program.plan.dataset.num_classes,
+            "progress": dataclasses.asdict(self.progress),
+            "versions": versions(),
+        }
+        try:
+            self.store.save(state, meta)
+        except ArithmeticError as error:
+            raise NonFiniteLossError(f"{error}; try a smaller learning rate") from None
 
-@contextmanager
-def _sigterm(config: TrainConfig) -> Iterator[Callable[[int], bool]]:
-    """Whether SIGTERM came, by step; until the loop begins it ends the process as usual."""
-    if config.multihost:
-        # All processes must save the same step: JAX passes the news on and agrees on one.
-        yield multihost_utils.reached_preemption_sync_point
-        return
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda step: False  # only the main thread can handle signals
-        return
-    came = threading.Event()
-    before = signal.signal(signal.SIGTERM, lambda *_: came.set())
-    try:
-        yield lambda step: came.is_set()
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    def _terminate(self, step: int) -> NoReturn:
+        self.store.wait()
+        raise Terminated(f"stopped at step {step}; {self.store.last()}")
+
+    def _fail(self, reason: str) -> NoReturn:
+        raise NonFiniteLossError(f"{reason}; {self.store.last()}; try a smaller learning rate")

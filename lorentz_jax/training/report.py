@@ -3,16 +3,17 @@
 import importlib
 import importlib.util
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
-from lorentz_jax.training import run_files
+from lorentz_jax.metrics import show
+from lorentz_jax.training import run_directory
+from lorentz_jax.training.build import Program
 from lorentz_jax.training.config import TrainConfig
-from lorentz_jax.training.metrics import show
-from lorentz_jax.training.plots import save_confusion, save_curves
-from lorentz_jax.training.setup import Setup
 from lorentz_jax.training.state import Arrays, merge
 
 
@@ -31,7 +32,7 @@ def epoch_line(row: dict[str, Any], epochs: int) -> str:
 
 def summarise_run(
     config: TrainConfig,
-    setup: Setup,
+    program: Program,
     history: list[dict[str, Any]],
     test: dict[str, Any],
     selected: int,
@@ -52,16 +53,16 @@ def summarise_run(
         "epochs": last["epoch"],
         "steps": last["step"],
         "skipped_steps": sum(row["skipped_steps"] for row in history),
-        "batch_size": setup.plan.batch_size,
-        "parameters": setup.plan.parameters,
+        "batch_size": program.plan.batch_size,
+        "parameters": program.plan.parameters,
         "seconds": seconds,
-        "build_seconds": setup.plan.build_seconds,
-        "compile_seconds": setup.compile_seconds,
+        "build_seconds": program.plan.build_seconds,
+        "compile_seconds": program.compile_seconds,
         "train_seconds": math.fsum(row["train_seconds"] for row in history),
         "eval_seconds": math.fsum(row["eval_seconds"] for row in history),
         "device": f"{device.platform}: {device.device_kind}",
-        "devices": setup.plan.placement.devices,
-        "versions": run_files.versions(),
+        "devices": program.plan.placement.devices,
+        "versions": run_directory.versions(),
         "config": config.to_json(),
     }
 
@@ -76,7 +77,7 @@ def write_results(
     save_curves(config.path / "curves.png", history, config.run_name)
     title = f"{config.run_name}: test accuracy {show(summary['test_accuracy'])}"
     save_confusion(config.path / "confusion.png", confusion, title)
-    run_files.write_json(config.path / "summary.json", summary)
+    run_directory.write_json(config.path / "summary.json", summary)
 
 
 def export_run(
@@ -139,3 +140,89 @@ def check_extras(config: TrainConfig) -> None:
         raise ValueError(
             "tensorboard needs the package tensorboardX: pip install 'lorentz-jax[tensorboard]'"
         )
+
+
+# Blue and vermilion of the Okabe-Ito palette: distinct for every common colour vision.
+TRAIN, HELD_OUT = "#0072B2", "#D55E00"
+
+
+def save_curves(path: Path, history: Sequence[dict[str, Any]], title: str) -> None:
+    """Draw loss and accuracy by epoch, from the lines of `metrics.jsonl`, into a PNG."""
+    figure = _figure(9, 3.6)
+    figure.suptitle(title)
+    other = "validation" if "validation_loss" in history[0] else "test"
+    epochs = [row["epoch"] for row in history]
+    panels = (("loss", "cross-entropy (nats)"), ("accuracy", "accuracy"))
+    for axes, (quantity, label) in zip(figure.subplots(1, 2), panels, strict=True):
+        for split, colour, style in (("train", TRAIN, "o-"), (other, HELD_OUT, "s--")):
+            values = [row[f"{split}_{quantity}"] for row in history]
+            known = [float("nan") if value is None else value for value in values]
+            axes.plot(epochs, known, style, color=colour, markersize=4, label=split)
+        axes.set_xlabel("epoch")
+        axes.set_ylabel(label)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.grid(alpha=0.3)
+        axes.legend()
+    figure.savefig(path, dpi=120)
+
+
+def save_confusion(path: Path, confusion: Sequence[Sequence[int]], title: str) -> None:
+    """Draw, by label and prediction, the share of the label's images, into a PNG."""
+    counts = np.asarray(confusion)
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    side = min(4 + 0.25 * len(counts), 10)
+    figure = _figure(side + 0.8, side)
+    axes = figure.subplots()
+    # cividis looks alike to every common colour vision, and is monotone in grey.
+    image = axes.imshow(shares, cmap="cividis", vmin=0, vmax=1)
+    figure.colorbar(image, ax=axes, label="share of the label's images", shrink=0.8)
+    if len(counts) <= 20:
+        for (row, column), count in np.ndenumerate(counts):
+            if count:
+                colour = "black" if shares[row, column] > 0.5 else "white"
+                axes.text(column, row, count, ha="center", va="center", color=colour, fontsize=8)
+    axes.set(xlabel="predicted class", ylabel="class", title=title)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.get_major_locator().set_params(integer=True)
+    figure.savefig(path, dpi=120)
+
+
+def _figure(width: float, height: float) -> Any:
+    # Figure and the Agg canvas directly: no pyplot, so no display and no global state.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+# Counted from the first step of the process, which is not typical.
+FIRST, LAST = 2, 5
+
+
+class Profile:
+    """Traces the steps `FIRST .. LAST - 1` into a folder, or nothing without a folder."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder, self._step, self._tracing = folder, 0, False
+
+    def at_step(self) -> None:
+        """Tell that a step begins."""
+        if self._folder is not None and self._step == FIRST:
+            jax.profiler.start_trace(self._folder)
+            self._tracing = True
+        if self._step == LAST:
+            self._stop()
+        self._step += 1
+
+    def __enter__(self) -> "Profile":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
+        if self._tracing:
+            jax.profiler.stop_trace()
+            self._tracing = False

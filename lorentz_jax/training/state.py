@@ -49,7 +49,7 @@ def initialiser(
     return graphdef, lambda seed: program(jax.random.key(seed))
 
 
-def build(
+def init_network(
     make_model: Callable[[nnx.Rngs], nnx.Module], seed: int
 ) -> tuple[Any, dict[str, Array], dict[str, Array]]:
     """`split(make_model(nnx.Rngs(seed)))`, through `initialiser`."""

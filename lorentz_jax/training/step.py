@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from lorentz_jax.arguments import as_kappa
-from lorentz_jax.training.metrics import count_batch, cross_entropy, hits
+from lorentz_jax._src.arguments import as_kappa
+from lorentz_jax.metrics import count_batch, cross_entropy, hits
 from lorentz_jax.training.state import TrainState, merge, split
 
 Prepare = Callable[[Array | None, Array], Array]

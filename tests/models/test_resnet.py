@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from lorentz_jax import nn
 from lorentz_jax.models import LorentzResNet
-from lorentz_jax.training.state import build, merge, split
+from lorentz_jax.training.state import init_network, merge, split
 from tests.compiled import quick_jit
 
 IMAGES = np.random.default_rng(0).normal(size=(3, 7, 6, 2)).astype(np.float32)
@@ -85,7 +84,7 @@ def test_branches_of_deep_networks_start_small(init, weight_norm):
     def make(rngs):
         return LorentzResNet((12,), 2, 3, 2, init=init, weight_norm=weight_norm, rngs=rngs)
 
-    _, params, _ = build(make, 0)
+    _, params, _ = init_network(make, 0)
     lengths = {"first": 2**0.5, "second": (2 * (64 ** (1 / 12) - 1)) ** 0.5}
     if init == "paper":  # softplus of g = 1/sqrt(in + out), or kernels of that deviation
         both = float(np.log1p(np.exp(20**-0.5))) if weight_norm else (18 / 20) ** 0.5
@@ -124,10 +123,10 @@ def test_before_training_the_norms_do_nothing():  # C45
     @quick_jit
     def without_norms(params, images):
         model = merge(graphdef, params, stats)
-        x = nn.relu(model.stem.conv(images))
+        x = jax.nn.relu(model.stem.conv(images))
         for block in (block for blocks in model.stages for block in blocks):
-            y = block.second.conv(nn.relu(block.first.conv(x)))
-            x = nn.relu(y + (x if block.shortcut is None else block.shortcut.conv(x)))
+            y = block.second.conv(jax.nn.relu(block.first.conv(x)))
+            x = jax.nn.relu(y + (x if block.shortcut is None else block.shortcut.conv(x)))
         return jnp.mean(model.head(x), axis=(1, 2))
 
     logits, _ = run(graphdef, False, params, stats, IMAGES)
@@ -154,7 +153,7 @@ def test_state_is_params_and_batch_stats_and_all_of_it_learns():
         assert np.abs(np.asarray(gradient)).max() > 0, path
 
 
-@pytest.mark.parametrize("norm", ["centering", "normal"])
+@pytest.mark.parametrize("norm", ["centering", "variance"])
 @pytest.mark.parametrize("train", [True, False])
 def test_each_layer_can_learn_a_kappa_of_its_own(train, norm):
     graphdef, params, stats = network(learn_kappa=True, kappa_per_layer=True, norm=norm)
@@ -169,9 +168,9 @@ def test_each_layer_can_learn_a_kappa_of_its_own(train, norm):
     def by_hand(params, stats):
         model = merge(graphdef, params, stats)
         block, fixed = model.stages[0][0], not train
-        x = nn.relu(model.stem(IMAGES, kappas["stem"], fixed))
-        y = nn.relu(block.first(x, kappas[units[0]], fixed))
-        x = nn.relu(x + block.second(y, kappas[units[1]], fixed))
+        x = jax.nn.relu(model.stem(IMAGES, kappas["stem"], fixed))
+        y = jax.nn.relu(block.first(x, kappas[units[0]], fixed))
+        x = jax.nn.relu(x + block.second(y, kappas[units[1]], fixed))
         return jnp.mean(model.head(x, kappas["head"]), axis=(1, 2)), split(model)[2]
 
     (logits, moved), (want, expected) = (

@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from lorentz_jax import data
-from lorentz_jax.training import checkpoint, epochs, loop, packing, setup
+from lorentz_jax.training import build, checkpoint, packing, run
 from lorentz_jax.training.config import TrainConfig
 from tests.training.tiny import build_tiny
 
@@ -23,18 +24,18 @@ BASE = {"epochs": 3, "batch_size": 64, "lr": 0.5, "kappa": 1.0, "limit": 300, "v
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch):
-    monkeypatch.setattr(setup, "build_model", build_tiny)
+    monkeypatch.setattr(build, "build_model", build_tiny)
 
 
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory):
     """An uninterrupted run of twelve steps, with a checkpoint after every second one."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(setup, "build_model", build_tiny)
+    patch.setattr(build, "build_model", build_tiny)
     config = TrainConfig(
         **BASE, name="run", run_dir=tmp_path_factory.mktemp("straight"), checkpoint_every=2
     )
-    loop.train(config)
+    run.train(config)
     patch.undo()
     return config
 
@@ -47,7 +48,7 @@ def copied(straight, tmp_path):
 
 
 def fresh(config):
-    plan = setup.plan_run(config, data.load("digits", limit=config.limit))
+    plan = build.plan_run(config, data.load("digits", limit=config.limit))
     return plan.state, {"config": config.decisive(), "classes": 10}
 
 
@@ -82,14 +83,14 @@ def steps(config):
 
 def interrupt(monkeypatch, at):
     """SIGTERM arrives during step `at`."""
-    original = setup.Setup.train
+    original = build.Program.train
 
     def train(self, state, indices):
         if int(state.step) + 1 == at:
             os.kill(os.getpid(), signal.SIGTERM)
         return original(self, state, indices)
 
-    monkeypatch.setattr(setup.Setup, "train", train)
+    monkeypatch.setattr(build.Program, "train", train)
 
 
 @pytest.mark.parametrize("at", [5, 8])
@@ -100,36 +101,36 @@ def test_sigterm_saves_and_the_resumed_run_has_the_same_bits(
     config = dataclasses.replace(straight, run_dir=tmp_path, checkpoint_every=None)
     with monkeypatch.context() as patch:
         interrupt(patch, at)
-        with pytest.raises(loop.Terminated, match=rf"stopped at step {at}; .*checkpoints/{at}$"):
-            loop.train(config)
+        with pytest.raises(run.Terminated, match=rf"stopped at step {at}; .*checkpoints/{at}$"):
+            run.train(config)
     assert signal.getsignal(signal.SIGTERM) is handler
     # As a kill in the middle of writing leaves it.
     with (config.path / "metrics.jsonl").open("a") as file:
         file.write('{"epoch": 2, "ste')
     (config.path / "checkpoints" / "9.orbax-checkpoint-tmp").mkdir()
-    loop.train(dataclasses.replace(config, resume=True))
+    run.train(dataclasses.replace(config, resume=True))
     assert f"resumed from step {at}" in capsys.readouterr().out
     same(straight, config)
 
 
 def test_a_finished_run_resumes_to_the_same_results(straight, copied):
     (copied.path / "summary.json").unlink()
-    loop.train(copied)
+    run.train(copied)
     same(straight, copied)
 
 
 def test_the_last_and_the_best_stay_and_the_best_is_reported(straight, monkeypatch, tmp_path):
     accuracies = iter([0.5, 0.75, 0.75, 0.25])
     config = dataclasses.replace(straight, run_dir=tmp_path, epochs=4, keep=1, checkpoint_every=3)
-    original, seen = setup.Setup.evaluate, []
+    original, seen = build.Program.evaluate, []
 
     def evaluate(self, params, stats, split):
         result = original(self, params, stats, split)
         seen.append((split, np.asarray(params["kernel"])))
         return result | {"accuracy": next(accuracies)} if split == "validation" else result
 
-    monkeypatch.setattr(setup.Setup, "evaluate", evaluate)
-    summary = loop.train(config)
+    monkeypatch.setattr(build.Program, "evaluate", evaluate)
+    summary = run.train(config)
     assert steps(config) == [8, 16]
     assert [split for split, _ in seen] == ["validation"] * 4 + ["test"]
     # The test saw the parameters of the second epoch: the first of the best ones.
@@ -169,7 +170,7 @@ def test_the_run_goes_on_after_a_torn_checkpoint(straight, copied):
     for file in (copied.path / "checkpoints" / "12").rglob("*"):
         if file.is_file():
             file.write_bytes(b"")
-    loop.train(copied)
+    run.train(copied)
     same(straight, copied)
 
 
@@ -178,16 +179,16 @@ def test_only_torn_checkpoints_are_an_error_and_stay(copied):
         (place / "meta" / "metadata").write_text("")
     before = steps(copied)
     with pytest.raises(checkpoint.CheckpointError, match=r"none of the \d checkpoints in .* read"):
-        loop.train(copied)
+        run.train(copied)
     assert steps(copied) == before
 
 
 def test_a_checkpoint_of_another_run_is_refused_before_anything(copied, monkeypatch):
     before = rows(copied)
     other = dataclasses.replace(copied, kappa=0.5, epochs=9, keep=7, skip_nonfinite=2)
-    monkeypatch.setattr(loop, "compile_plan", None)
+    monkeypatch.setattr(run, "compile_plan", None)
     with pytest.raises(ValueError, match="belongs to another run") as error:
-        loop.train(other)
+        run.train(other)
     assert "epochs is 3 there, 9 here" in str(error.value)
     assert "kappa is 1.0 there, 0.5 here" in str(error.value)
     assert "keep" not in str(error.value).split("another run")[1]
@@ -211,15 +212,15 @@ def test_other_shapes_and_classes_are_listed_with_their_paths(copied):
     assert checkpoint.restore(root, state, expected)[1]["step"] == 12
 
 
-def test_a_field_that_came_later_had_its_default(copied):
+def test_a_checkpoint_of_another_version_is_refused(copied):
     meta = copied.path / "checkpoints" / "12" / "meta" / "metadata"
     content = json.loads(meta.read_text())
-    del content["config"]["precision"]
-    meta.write_text(json.dumps(content))
-    assert restored(copied)[1]["step"] == 12
-    content["version"] = 99
-    meta.write_text(json.dumps(content))
-    with pytest.raises(ValueError, match="format version 99, this program reads 1 to 2"):
+    without = {k: v for k, v in content["config"].items() if k != "precision"}
+    meta.write_text(json.dumps(content | {"config": without}))
+    with pytest.raises(ValueError, match="precision is nothing there"):
+        restored(copied)
+    meta.write_text(json.dumps(content | {"version": 99}))
+    with pytest.raises(ValueError, match="format version 99, this program reads 2"):
         restored(copied)
 
 
@@ -228,9 +229,9 @@ def test_resume_without_a_checkpoint(straight, tmp_path, capsys):
     config.path.mkdir()
     (config.path / "metrics.jsonl").write_text("{}")
     with pytest.raises(FileExistsError, match=r"holds metrics\.jsonl, but no checkpoint"):
-        loop.train(config)
+        run.train(config)
     (config.path / "metrics.jsonl").unlink()
-    loop.train(config)  # killed before its first checkpoint, it begins again
+    run.train(config)  # killed before its first checkpoint, it begins again
     assert "notice: no checkpoint" in capsys.readouterr().out
     assert steps(config) == [2, 4]
 
@@ -238,11 +239,11 @@ def test_resume_without_a_checkpoint(straight, tmp_path, capsys):
 def test_a_compiled_network_is_no_checkpoint(straight, tmp_path):
     from lorentz_jax import inference, nn
 
-    layer = nn.LorentzLinear(3, 2, kappa=1.0, rngs=nn.nnx.Rngs(0))
+    layer = nn.LorentzLinear(3, 2, kappa=1.0, rngs=nnx.Rngs(0))
     inference.save(inference.compile_cached_v(layer), tmp_path / "run")
     config = dataclasses.replace(straight, run_dir=tmp_path, resume=True)
     with pytest.raises(ValueError, match=r"compiled model.*Expected a training checkpoint"):
-        loop.train(config)
+        run.train(config)
     state, expected = fresh(straight)
     with pytest.raises(ValueError, match=r"compiled model.*Expected a training checkpoint"):
         checkpoint.restore(tmp_path / "run", state, expected)
@@ -292,7 +293,7 @@ def test_a_failed_write_is_one_readable_error(straight, tmp_path, monkeypatch):
 
 
 def test_progress_goes_through_json():
-    progress = epochs.Progress(losses=[0.1, None], correct=3, skipped=1)
+    progress = run.Progress(losses=[0.1, None], correct=3, skipped=1)
     progress.finish_epoch({"epoch": 1, "step": 2, "validation_accuracy": 0.5})
     text = json.dumps(dataclasses.asdict(progress))
-    assert epochs.Progress(**json.loads(text)) == progress
+    assert run.Progress(**json.loads(text)) == progress

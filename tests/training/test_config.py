@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lorentz_jax.training.config import INDIFFERENT, TrainConfig
-from lorentz_jax.training.recipes import RECIPES
+from lorentz_jax.training.config import INDIFFERENT, RECIPES, TrainConfig
 
 
 @pytest.mark.parametrize(
@@ -110,7 +109,9 @@ def test_json_holds_every_field():
     assert TrainConfig.from_json(values) == TrainConfig(name="x")
 
 
-def test_a_config_from_before_a_field_had_its_default_but_no_limit():
+def test_a_config_of_another_version_is_refused():
     values = TrainConfig().to_json()
-    del values["max_turn"], values["kappa_per_layer"]
-    assert TrainConfig.from_json(values) == TrainConfig(max_turn=None)
+    with pytest.raises(TypeError, match="lacks max_turn"):
+        TrainConfig.from_json({k: v for k, v in values.items() if k != "max_turn"})
+    with pytest.raises(TypeError, match="unknown fields turn_limit"):
+        TrainConfig.from_json(values | {"turn_limit": 1})

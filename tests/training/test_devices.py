@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from lorentz_jax import data
-from lorentz_jax.training import checkpoint, devices, packing, setup
+from lorentz_jax.training import build, checkpoint, devices, packing
 from lorentz_jax.training.config import TrainConfig
 
 ROOT = Path(__file__).parents[2]
@@ -47,7 +47,7 @@ def finish(*processes):
 def result(path):
     """Every array of the last checkpoint, and the losses."""
     config = TrainConfig(**SMALL)
-    plan = setup.plan_run(config, data.load("digits", limit=80))
+    plan = build.plan_run(config, data.load("digits", limit=80))
     expected = {"config": config.decisive(), "classes": 10}
     state, meta = checkpoint.restore(path / "checkpoints", plan.state, expected)
     assert meta["step"] == 20

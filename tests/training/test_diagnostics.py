@@ -13,10 +13,10 @@ import pytest
 from flax import nnx
 
 from lorentz_jax import data, models
-from lorentz_jax.training import checkpoint, loop, packing, report, setup
+from lorentz_jax.training import build, checkpoint, packing, report, run
 from lorentz_jax.training.config import TrainConfig
 from lorentz_jax.training.diagnostics import make_diagnostic_step, make_radius_step
-from lorentz_jax.training.state import build, merge, split
+from lorentz_jax.training.state import init_network, merge, split
 from tests.training.tiny import TinyNet, build_tiny
 
 BLOCK = "stages/0/0"
@@ -32,7 +32,7 @@ CASES = (
     pytest.param("lorentz", 0.1, True, (None,), marks=pytest.mark.slow),
     *(
         pytest.param(family, 0.5, False, (None,), marks=pytest.mark.slow)
-        for family in ("hcnn", "theirs", "poincare")
+        for family in ("hcnn", "hcnn-paper", "poincare")
     ),
 )
 
@@ -41,7 +41,7 @@ def network(family, kappa, learned, **options):
     """In float64, away from the first values, at many of which a gradient or a point is 0."""
     options |= {} if kappa is None else {"kappa": kappa, "learn_kappa": learned}
     kind = models.MODELS[family]
-    graphdef, params, stats = build(
+    graphdef, params, stats = init_network(
         lambda rngs: kind((1,), 2, 3, 1, param_dtype=jnp.float64, rngs=rngs, **options), 0
     )
     rng = np.random.default_rng(1)
@@ -193,7 +193,7 @@ def test_a_unit_of_length_0_does_not_turn():
 
 
 def test_the_radius_is_that_of_the_outputs():
-    graphdef, params, stats = build(
+    graphdef, params, stats = init_network(
         lambda rngs: models.LorentzResNet((1,), 2, 3, 1, kappa=0.5, rngs=rngs), 0
     )
     pixels = jax.random.normal(jax.random.key(1), (3, 6, 6, 1))
@@ -223,7 +223,7 @@ def test_a_network_that_does_not_tell_its_kappa_is_refused():
 
 def test_numbers_that_json_cannot_hold_are_none():
     values = {"a": np.float32(0.5), "b": np.float32("inf"), "c": np.float32("nan")}
-    assert setup.numbers(values) == {"a": 0.5, "b": None, "c": None}
+    assert build.numbers(values) == {"a": 0.5, "b": None, "c": None}
 
 
 def rows(config):
@@ -231,7 +231,7 @@ def rows(config):
 
 
 def test_a_run_is_the_same_with_and_without(tmp_path, monkeypatch):
-    monkeypatch.setattr(setup, "build_model", build_tiny)
+    monkeypatch.setattr(build, "build_model", build_tiny)
     for picture in ("save_curves", "save_confusion"):
         monkeypatch.setattr(report, picture, lambda *arguments: None)
     config = TrainConfig(
@@ -240,11 +240,11 @@ def test_a_run_is_the_same_with_and_without(tmp_path, monkeypatch):
     )  # fmt: skip
     without = dataclasses.replace(config, name="without", diagnostics=False)
     dataset = data.load("digits", limit=300)
-    plan = setup.plan_run(config, dataset)
+    plan = build.plan_run(config, dataset)
     expected = {"config": without.decisive(), "classes": 10}
     states = []
     for one in (config, without):
-        loop.train(one)
+        run.train(one)
         states.append(checkpoint.restore(one.path / "checkpoints", plan.state, expected)[0])
     chex.assert_trees_all_equal(*(packing.flatten(state) for state in states))
     measured = [row.pop("diagnostics") for row in rows(config)]

@@ -12,9 +12,9 @@ import optax
 import pytest
 
 from lorentz_jax import data
-from lorentz_jax.training import checkpoint, devices, epochs, loop, packing, run_files, setup
+from lorentz_jax.training import build, checkpoint, devices, loop, packing, run, run_directory
 from lorentz_jax.training.config import TrainConfig
-from lorentz_jax.training.state import build, init_state
+from lorentz_jax.training.state import init_network, init_state
 from lorentz_jax.training.step import make_train_step
 from tests.training.tiny import TinyNet, build_tiny
 
@@ -24,7 +24,7 @@ PREPARE, LOAD = data.prepare, data.load
 @pytest.fixture
 def config(tmp_path, monkeypatch):
     """Ten steps in two epochs, a checkpoint after every second one."""
-    monkeypatch.setattr(setup, "build_model", build_tiny)
+    monkeypatch.setattr(build, "build_model", build_tiny)
     return TrainConfig(
         epochs=2, batch_size=32, lr=0.1, kappa=1.0, name="run", run_dir=tmp_path, limit=160,
         checkpoint_every=2, keep=2, shift=0, schedule="constant",
@@ -38,7 +38,7 @@ def infinite_pixel(config, monkeypatch):
     def load(name, **options):
         dataset = LOAD(name, **options)
         images = dataset.train_images.copy()
-        images[epochs.epoch_batches(config.seed, 1, 160, 32)[4][7], 3, 3] = 255
+        images[loop.epoch_batches(config.seed, 1, 160, 32)[4][7], 3, 3] = 255
         return dataclasses.replace(dataset, train_images=images)
 
     def prepare(key, images, **options):
@@ -54,7 +54,7 @@ def kept(config):
     """Every kept checkpoint's step and whether it is finite."""
     found = {}
     root = config.path / "checkpoints"
-    plan = setup.plan_run(config, LOAD("digits", limit=160))
+    plan = build.plan_run(config, LOAD("digits", limit=160))
     for place in root.iterdir():
         sums = checkpoint._read_meta(place)["checksums"]
         state = checkpoint._read_state(place, plan.state, sums)
@@ -64,8 +64,8 @@ def kept(config):
 
 
 def test_an_infinite_pixel_stops_the_run_at_its_step(config, infinite_pixel):
-    with pytest.raises(loop.NonFiniteLossError) as error:
-        loop.train(config)
+    with pytest.raises(run.NonFiniteLossError) as error:
+        run.train(config)
     place = config.path / "checkpoints" / "4"
     assert str(error.value).startswith(
         f"the loss at step 5 is nan; the last good checkpoint is {place}"
@@ -74,7 +74,7 @@ def test_an_infinite_pixel_stops_the_run_at_its_step(config, infinite_pixel):
 
 
 def test_bad_steps_are_skipped_and_counted_up_to_a_number(config, infinite_pixel, capsys):
-    summary = loop.train(dataclasses.replace(config, skip_nonfinite=2))
+    summary = run.train(dataclasses.replace(config, skip_nonfinite=2))
     assert summary["skipped_steps"] == 2
     assert summary["steps"] == 10
     assert capsys.readouterr().out.count("warning: skipped step") == 2
@@ -87,16 +87,16 @@ def test_bad_steps_are_skipped_and_counted_up_to_a_number(config, infinite_pixel
     once = dataclasses.replace(config, skip_nonfinite=1, name="once")
     for resume in (False, True):
         with pytest.raises(
-            loop.NonFiniteLossError, match=r"at step \d+ and 1 before it is nan; the"
+            run.NonFiniteLossError, match=r"at step \d+ and 1 before it is nan; the"
         ):
-            loop.train(dataclasses.replace(once, resume=resume))
+            run.train(dataclasses.replace(once, resume=resume))
     # One more lets it go on, to the same end.
-    loop.train(dataclasses.replace(once, resume=True, skip_nonfinite=2))
+    run.train(dataclasses.replace(once, resume=True, skip_nonfinite=2))
     assert json.loads((once.path / "summary.json").read_text())["test_loss"] == summary["test_loss"]
 
 
 def test_a_skipped_step_changes_nothing_but_the_step():
-    graphdef, params, stats = build(lambda rngs: TinyNet(3, rngs=rngs), 0)
+    graphdef, params, stats = init_network(lambda rngs: TinyNet(3, rngs=rngs), 0)
     optimiser = optax.sgd(0.1, momentum=0.9)
     images = jnp.ones((4, 2, 4, 1)).at[0, 0, 0].set(jnp.inf)
     labels = jnp.zeros(4, jnp.int32)
@@ -126,7 +126,7 @@ def test_a_gradient_that_is_not_finite_counts_too():
         def __call__(self, x, **options):
             return super().__call__(x, **options) + poison(0.0 * self.kernel[...][0, 0])
 
-    graphdef, params, stats = build(lambda rngs: Net(3, rngs=rngs), 0)
+    graphdef, params, stats = init_network(lambda rngs: Net(3, rngs=rngs), 0)
     optimiser = optax.sgd(0.1)
     step = make_train_step(graphdef, optimiser, lambda key, x: x)
     with jax.debug_nans(False):
@@ -140,9 +140,9 @@ def test_a_full_device_is_explained(config, monkeypatch):
     def full(self, state, indices):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.")
 
-    monkeypatch.setattr(setup.Setup, "train", full)
-    with pytest.raises(loop.OutOfMemoryError) as error:
-        loop.train(config)
+    monkeypatch.setattr(build.Program, "train", full)
+    with pytest.raises(run.OutOfMemoryError) as error:
+        run.train(config)
     message = str(error.value)
     assert "batch 32, images of 8x8x1, float32, width 16; try a smaller --batch-size" in message
     assert "--precision bfloat16" in message
@@ -158,7 +158,7 @@ def test_other_runtime_errors_pass_through():
 
 def test_an_absent_device_is_refused(config):
     with pytest.raises(ValueError, match=r"no tpu found: jax [\d.]+ sees only cpu"):
-        loop.train(dataclasses.replace(config, device="tpu"))
+        run.train(dataclasses.replace(config, device="tpu"))
     assert not config.path.exists()
     devices.start(dataclasses.replace(config, device="cpu"))
 
@@ -170,22 +170,22 @@ def test_a_folder_that_cannot_be_written_is_refused(config, monkeypatch):
 
     monkeypatch.setattr(os, "mkdir", refuse)
     with pytest.raises(PermissionError, match=r"written \(Read-only file system\), so .*deeper"):
-        run_files.check_free(config.path / "deeper", False)
+        run_directory.check_free(config.path / "deeper", False)
 
 
 def test_tensorboard_without_its_package_is_refused(config, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"pip install 'lorentz-jax\[tensorboard\]'"):
-        loop.train(dataclasses.replace(config, tensorboard=True))
+        run.train(dataclasses.replace(config, tensorboard=True))
 
 
 def test_a_validation_split_needs_images_to_train_on(config):
     with pytest.raises(ValueError, match="cannot hold 160 of 160 training images out"):
-        loop.train(dataclasses.replace(config, validation=160))
+        run.train(dataclasses.replace(config, validation=160))
 
 
 def test_a_dry_run_writes_nothing(config, capsys):
-    loop.dry_run(config)
+    run.dry_run(config)
     assert not config.path.exists()
     out = capsys.readouterr().out
     assert "batch_size 32" in out

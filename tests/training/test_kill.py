@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from lorentz_jax import data
-from lorentz_jax.training import checkpoint, packing, setup
+from lorentz_jax.training import build, checkpoint, packing
 from lorentz_jax.training.config import TrainConfig
 from tests.training.tiny import build_tiny
 
@@ -22,19 +22,19 @@ KILLS, WINDOW = 10, 0.8  # seconds of training between the kills
 SCRIPT = """
 import sys, time
 from pathlib import Path
-from lorentz_jax.training import loop, setup
+from lorentz_jax.training import build, run
 from lorentz_jax.training.config import TrainConfig
 from tests.training.tiny import build_tiny
 
-setup.build_model = build_tiny
-original, slow = setup.Setup.train, sys.argv[2] == "slow"
+build.build_model = build_tiny
+original, slow = build.Program.train, sys.argv[2] == "slow"
 def train(self, state, indices):
     if slow:
         time.sleep(0.03)
     print("step", flush=True)
     return original(self, state, indices)
-setup.Setup.train = train
-loop.train(TrainConfig(run_dir=Path(sys.argv[1]), name="run", resume=True, {settings}))
+build.Program.train = train
+run.train(TrainConfig(run_dir=Path(sys.argv[1]), name="run", resume=True, {settings}))
 """
 SETTINGS = {
     "epochs": 12, "batch_size": 16, "limit": 208, "validation": 48, "kappa": 1.0, "lr": 0.5,
@@ -51,9 +51,9 @@ def start(folder, pace):
 
 
 def outcome(folder, monkeypatch):
-    monkeypatch.setattr(setup, "build_model", build_tiny)
+    monkeypatch.setattr(build, "build_model", build_tiny)
     config = TrainConfig(run_dir=folder, name="run", **SETTINGS)
-    plan = setup.plan_run(config, data.load("digits", limit=config.limit))
+    plan = build.plan_run(config, data.load("digits", limit=config.limit))
     expected = {"config": config.decisive(), "classes": 10}
     state, meta = checkpoint.restore(config.path / "checkpoints", plan.state, expected)
     assert meta["step"] == 120

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lorentz_jax import data
-from lorentz_jax.training import epochs, loop, run_files, setup
+from lorentz_jax.training import build, loop, run, run_directory
 from lorentz_jax.training.config import TrainConfig
 from tests.training.tiny import build_tiny
 
@@ -19,7 +19,7 @@ TIMES = ("train_seconds", "eval_seconds")
 
 @pytest.fixture
 def config(tmp_path, monkeypatch):
-    monkeypatch.setattr(setup, "build_model", build_tiny)
+    monkeypatch.setattr(build, "build_model", build_tiny)
     return TrainConfig(
         epochs=3, batch_size=64, lr=0.5, kappa=1.0, name="tiny", run_dir=tmp_path, limit=300
     )
@@ -34,7 +34,7 @@ def contents(path):
 
 
 def test_a_run_writes_what_it_returns(config, capsys):
-    summary = loop.train(config)
+    summary = run.train(config)
     assert {file.name for file in config.path.iterdir()} == RESULTS
     assert json.loads((config.path / "summary.json").read_text()) == summary
     assert json.loads((config.path / "config.json").read_text()) == config.to_json()
@@ -64,9 +64,9 @@ def test_a_run_writes_what_it_returns(config, capsys):
 
 def test_the_seed_decides_every_bit(config):
     def losses(seed, name):
-        run = dataclasses.replace(config, seed=seed, name=name, epochs=2)
-        loop.train(run)
-        return [{k: v for k, v in row.items() if k not in TIMES} for row in rows(run)]
+        seeded = dataclasses.replace(config, seed=seed, name=name, epochs=2)
+        run.train(seeded)
+        return [{k: v for k, v in row.items() if k not in TIMES} for row in rows(seeded)]
 
     first = losses(1, "a")
     assert first == losses(1, "b")
@@ -76,21 +76,21 @@ def test_the_seed_decides_every_bit(config):
 def test_the_seed_decides_the_initial_values(config):
     # One batch holds everything, so order hardly matters, and the loss is that before the update.
     whole = dataclasses.replace(config, limit=64, epochs=1, shift=0)
-    runs = [dataclasses.replace(whole, seed=seed, name=f"seed{seed}") for seed in (1, 2)]
-    losses = [loop.train(run)["train_loss"] for run in runs]
+    seeded = [dataclasses.replace(whole, seed=seed, name=f"seed{seed}") for seed in (1, 2)]
+    losses = [run.train(each)["train_loss"] for each in seeded]
     assert abs(losses[0] - losses[1]) > 1e-3
 
 
 def test_epochs_are_shuffled_by_seed_and_epoch():
-    batches = epochs.epoch_batches(0, 1, 10, 3)
+    batches = loop.epoch_batches(0, 1, 10, 3)
     assert batches.shape == (3, 3)
     assert batches.dtype == np.int32
     assert len(set(batches.ravel()) & set(range(10))) == 9
-    np.testing.assert_array_equal(batches, epochs.epoch_batches(0, 1, 10, 3))
-    assert (batches != epochs.epoch_batches(0, 2, 10, 3)).any()
-    assert (batches != epochs.epoch_batches(1, 1, 10, 3)).any()
+    np.testing.assert_array_equal(batches, loop.epoch_batches(0, 1, 10, 3))
+    assert (batches != loop.epoch_batches(0, 2, 10, 3)).any()
+    assert (batches != loop.epoch_batches(1, 1, 10, 3)).any()
     # Sorted they are whole: nothing is drawn twice.
-    np.testing.assert_array_equal(np.sort(epochs.epoch_batches(5, 7, 12, 4).ravel()), range(12))
+    np.testing.assert_array_equal(np.sort(loop.epoch_batches(5, 7, 12, 4).ravel()), range(12))
 
 
 def test_results_are_refused_then_replaced_on_request(config):
@@ -99,9 +99,9 @@ def test_results_are_refused_then_replaced_on_request(config):
     (config.path / "metrics.jsonl").write_text('{"epoch": 1}\n')
     (config.path / "notes.txt").write_text("mine")
     with pytest.raises(FileExistsError, match=r"metrics.jsonl, summary.json; .*--overwrite"):
-        loop.train(config)
+        run.train(config)
     assert (config.path / "summary.json").read_text() == "{}"
-    loop.train(dataclasses.replace(config, overwrite=True, epochs=1))
+    run.train(dataclasses.replace(config, overwrite=True, epochs=1))
     assert json.loads((config.path / "summary.json").read_text())["epochs"] == 1
     assert len(rows(config)) == 1
     assert (config.path / "notes.txt").read_text() == "mine"
@@ -118,22 +118,22 @@ def test_bad_input_costs_no_file(config, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(data, "load", broken)
         with pytest.raises(ValueError, match="no such thing"):
-            loop.train(dataclasses.replace(config, overwrite=True))
+            run.train(dataclasses.replace(config, overwrite=True))
 
-    monkeypatch.setattr(setup, "build_model", broken)
+    monkeypatch.setattr(build, "build_model", broken)
     with pytest.raises(ValueError, match="no such thing"):
-        loop.train(dataclasses.replace(config, overwrite=True))
+        run.train(dataclasses.replace(config, overwrite=True))
     assert contents(config.path) == before
 
 
 def test_a_file_in_the_way_is_named(config, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(NotADirectoryError, match="file is a file"):
-        loop.train(dataclasses.replace(config, run_dir=tmp_path / "file" / "deeper"))
+        run.train(dataclasses.replace(config, run_dir=tmp_path / "file" / "deeper"))
 
 
 def test_a_dataset_smaller_than_the_batch_shrinks_the_batch_with_a_notice(config, capsys):
-    summary = loop.train(dataclasses.replace(config, limit=50, batch_size=128, epochs=2))
+    summary = run.train(dataclasses.replace(config, limit=50, batch_size=128, epochs=2))
     assert summary["batch_size"] == 50
     assert summary["steps"] == 2
     assert "notice: only 50 training images, so the batch size is 50" in capsys.readouterr().out
@@ -141,8 +141,8 @@ def test_a_dataset_smaller_than_the_batch_shrinks_the_batch_with_a_notice(config
 
 def test_a_non_finite_loss_stops_at_its_step(config):
     hot = dataclasses.replace(config, lr=1e30, schedule="constant")
-    with jax.debug_nans(False), pytest.raises(loop.NonFiniteLossError, match=r"at step [23] is"):
-        loop.train(hot)
+    with jax.debug_nans(False), pytest.raises(run.NonFiniteLossError, match=r"at step [23] is"):
+        run.train(hot)
     assert {file.name for file in config.path.iterdir()} == {
         "config.json", "metrics.jsonl", "checkpoints",
     }  # fmt: skip
@@ -153,14 +153,14 @@ def test_a_last_update_that_breaks_the_network_is_noticed_too(config):
     hot = dataclasses.replace(config, lr=1e30, schedule="constant", limit=64, epochs=1)
     with (
         jax.debug_nans(False),
-        pytest.raises(loop.NonFiniteLossError, match="test loss after step 1"),
+        pytest.raises(run.NonFiniteLossError, match="test loss after step 1"),
     ):
-        loop.train(hot)
+        run.train(hot)
 
 
 def test_json_files_are_whole_or_absent(tmp_path, monkeypatch):
-    run_files.write_json(tmp_path / "a.json", {"x": 1})
+    run_directory.write_json(tmp_path / "a.json", {"x": 1})
     with pytest.raises(ValueError, match="not JSON compliant"):
-        run_files.write_json(tmp_path / "a.json", {"x": float("nan")})
+        run_directory.write_json(tmp_path / "a.json", {"x": float("nan")})
     assert json.loads((tmp_path / "a.json").read_text()) == {"x": 1}
     assert {file.name for file in tmp_path.iterdir()} == {"a.json"}

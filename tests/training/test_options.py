@@ -9,29 +9,29 @@ import numpy as np
 import pytest
 
 from lorentz_jax import data, inference
-from lorentz_jax.training import loop, setup
+from lorentz_jax.training import build, run
 from lorentz_jax.training.config import TrainConfig
-from lorentz_jax.training.plots import save_confusion
+from lorentz_jax.training.report import save_confusion
 from lorentz_jax.training.step import make_train_step
 from tests.training.tiny import TinyNet
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def finished(tmp_path_factory):
     """A real network, as small as it can be, with everything switched on."""
     config = TrainConfig(
         epochs=2, batch_size=16, limit=64, stages=(1,), width=2, name="run",
         run_dir=tmp_path_factory.mktemp("options"), precision="bfloat16", validation=16,
         export=True, tensorboard=True, profile=True, log_radius=True, diagnostics=True,
     )  # fmt: skip
-    return config, loop.train(config)
+    return config, run.train(config)
 
 
-def test_bfloat16_computes_convolutions_in_half_and_the_rest_in_float32(run):
-    config, summary = run
+def test_bfloat16_computes_convolutions_in_half_and_the_rest_in_float32(finished):
+    config, summary = finished
     assert np.isfinite(summary["train_loss"])
     assert np.isfinite(summary["test_loss"])
-    plan = setup.plan_run(config, data.load("digits", limit=64))
+    plan = build.plan_run(config, data.load("digits", limit=64))
 
     def prepare(key, images):
         return images.astype(jnp.float32)
@@ -63,8 +63,8 @@ def _is_jaxpr(value):
     return hasattr(value, "eqns") or hasattr(value, "jaxpr")
 
 
-def test_export_leaves_the_reported_network(run):
-    config, summary = run
+def test_export_leaves_the_reported_network(finished):
+    config, summary = finished
     compiled = inference.load(config.path / "compiled.npz")
     assert compiled.info["dataset"] == "digits"
     assert compiled.info["test_accuracy"] == summary["test_accuracy"]
@@ -74,8 +74,8 @@ def test_export_leaves_the_reported_network(run):
     assert result["loss"] == pytest.approx(summary["test_loss"], rel=0.02)
 
 
-def test_the_files(run):
-    config, summary = run
+def test_the_files(finished):
+    config, summary = finished
     assert set(summary) >= {"validation_accuracy", "selected_epoch"}
     row = json.loads((config.path / "metrics.jsonl").read_text().splitlines()[-1])
     assert row["validation_count"] == 16
@@ -95,13 +95,13 @@ def test_the_confusion_of_many_classes_has_no_numbers_in_it(tmp_path):
     assert (tmp_path / "100.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_network_without_a_compiled_form_is_refused_at_export(run, monkeypatch):
-    config, _ = run
-    monkeypatch.setattr(setup, "build_model", lambda *a, rngs, **k: TinyNet(10, rngs=rngs))
+def test_a_network_without_a_compiled_form_is_refused_at_export(finished, monkeypatch):
+    config, _ = finished
+    monkeypatch.setattr(build, "build_model", lambda *a, rngs, **k: TinyNet(10, rngs=rngs))
     tiny = dataclasses.replace(
         config, precision="float32", name="tiny", profile=False, log_radius=False
     )
     with pytest.raises(TypeError, match="TinyNet"):
-        loop.train(tiny)
+        run.train(tiny)
     assert not (tiny.path / "compiled.npz").exists()
     assert (tiny.path / "summary.json").exists()

@@ -10,9 +10,9 @@ import optax
 import pytest
 from flax import nnx
 
+from lorentz_jax.metrics import evaluate
 from lorentz_jax.training import state as states
 from lorentz_jax.training import step as steps
-from lorentz_jax.training.metrics import evaluate
 from tests.training.tiny import TinyNet
 
 IMAGES = np.random.default_rng(0).normal(size=(40, 4, 4, 1)).astype(np.float32)
@@ -52,7 +52,7 @@ def test_split_gives_flat_paths_and_merge_inverts_it():
 
 
 def test_build_gives_the_values_of_the_eager_constructor():
-    _, params, stats = states.build(lambda rngs: TinyNet(3, rngs=rngs), 5)
+    _, params, stats = states.init_network(lambda rngs: TinyNet(3, rngs=rngs), 5)
     _, eager_params, eager_stats = states.split(TinyNet(3, rngs=nnx.Rngs(5)))
     assert list(params) == list(eager_params)
     # One program rounds a product or two differently.

@@ -1,0 +1,1 @@
+"""What implements the public modules; nothing here is public."""

@@ -1,0 +1,213 @@
+"""Two points and the origin: their half chord and the angle defect of the triangle.
+
+Formulas over space parts `(..., D)` and a kappa that broadcasts against them, for `geometry`;
+results keep the coordinate axis. `s = sqrt(kappa)`.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from lorentz_jax._src.charts import scaled_time, time_column
+from lorentz_jax._src.radial import over_time, rejection
+from lorentz_jax._src.scalars import (
+    asinhc,
+    asinhc_pull,
+    binary_scale,
+    direction,
+    divide,
+    hypot,
+    product_difference,
+    safe_norm,
+    split,
+)
+
+
+def dot(x: Array, y: Array) -> Array:
+    """Euclidean product with the coordinate axis kept at length 1."""
+    return jnp.sum(x * y, axis=-1, keepdims=True)
+
+
+def directions(x, y):
+    """Sizes and directions of two points, and the differences of both without cancellation."""
+    a, b = safe_norm(x, keepdims=True), safe_norm(y, keepdims=True)
+    ux, uy = direction(x, a), direction(y, b)
+    gap = dot(x - y, divide(x + y, a + b))  # |x| - |y|, from the exact x - y where they are near
+    # u_x - u_y: at distance r from the origin its error is worth a distance e^(s r) times larger.
+    # Of |y| x - |x| y, rounding |x| and |y| spoils only the part along u_x + u_y, which is 0.
+    # The power of two keeps the lower digits of coordinates 1e-37 times as large as others.
+    m, n, large = binary_scale(x), binary_scale(y), 2.0**60
+    cross = product_difference(b / n, x / m * large, a / m, y / n * large) / large
+    middle = ux + uy
+    cross = cross - middle * divide(dot(middle, cross), dot(middle, middle))
+    turn = jnp.where(dot(ux, uy) > 0, divide(cross, (a / m) * (b / n)), ux - uy)
+    return a, b, ux, uy, gap, turn
+
+
+@jax.custom_jvp
+def half_chord(x: Array, y: Array, kappa: Array) -> Array:
+    """`p = sinh(s d / 2) / s`, which becomes `|x - y| / 2` as kappa -> 0; shape `(..., 1)`."""
+    return _half_chord_parts(x, y, kappa)[0]
+
+
+def _half_chord_parts(x, y, kappa):
+    """Half chord p, and what its derivative needs; a sum of squares, so nothing cancels.
+
+    `p^2 = sinh^2((r_x - r_y)/2)/kappa + |x||y||u_x - u_y|^2/4` with r = asinh(s|x|), u = x/|x|.
+    """
+    a, b, ux, uy, gap, turn = directions(x, y)
+    ta, tb = time_column(x, kappa), time_column(y, kappa)
+    root = jnp.sqrt(a + ta) * jnp.sqrt(b + tb)  # e^((r_x + r_y)/2) / s
+    radial = gap * (1 + (a + b) / (ta + tb)) / (2 * jnp.sqrt(kappa) * root)
+    angular = jnp.sqrt(a) * jnp.sqrt(b) * safe_norm(turn, keepdims=True) / 2
+    return hypot(radial, angular), (a, b, ta, tb, ux, uy, turn, root, radial)
+
+
+@half_chord.defjvp
+def _half_chord_jvp(primals, tangents):
+    # Closed forms: autodiff would meet sqrt(|x|) and x/|x| at the origin, and cancel far out.
+    (x, y, kappa), (dx, dy, dkappa) = primals, tangents
+    p, (a, b, ta, tb, ux, uy, turn, root, radial) = _half_chord_parts(x, y, kappa)
+    s = jnp.sqrt(kappa)
+    share = divide(radial, p)
+    slope = share * hypot(s * radial, jnp.ones_like(radial)) / (2 * s)
+    # turn * b first: far out b / p overflows where the product is of order 1.
+    wrt_x = ux * (slope / ta) + divide(turn / 2 * b, p) / 2
+    wrt_y = -uy * (slope / tb) - divide(turn / 2 * a, p) / 2
+    spread = (a + b) / (ta + tb) * (root + 1 / (kappa * root)) / (2 * jnp.sqrt(ta) * jnp.sqrt(tb))
+    wrt_kappa = -share * radial * spread**2 / (2 * kappa)
+    return p, dot(wrt_x, dx) + dot(wrt_y, dy) + wrt_kappa * dkappa
+
+
+def d_kappa_boost(p, x, kappa):
+    """Derivative in kappa of the boost `translate(p, x, kappa)`, `p (|x|^2/X + p.x/P)/2`.
+
+    Here `X = s x_t`, `P = s p_t`. The two terms cancel where x returns towards the origin: their
+    sum is that of a difference of `|x|/X` and `|p|/P`, from `|x| - |p|`, and one of directions.
+    """
+    a, b, _, _, gap, turn = directions(x, -p)
+    tx, tp = scaled_time(x, kappa), scaled_time(p, kappa)
+    u, v = a / tx, b / tp
+    radial = u * (gap / tp) * ((a + b) / tx) / 2
+    length = safe_norm(turn, keepdims=True)
+    return p / tp * divide(radial, u + v) + (p * length) * (a * length) * (v / 4)
+
+
+def log_factors(q):
+    """`log = A (y - x) - B x`: A, B and their derivatives in `q = sinh(s d/2)` times q.
+
+    `A = asinh(q)/(q root)`, `B = 2 q asinh(q)/root`, `root = sqrt(1 + q^2)`. No square of q, which
+    may overflow, is formed, and no two terms cancel.
+    """
+    root, mean = hypot(q, jnp.ones_like(q)), asinhc(q)
+    share = (q / root) ** 2
+    a = mean / root
+    return (
+        a,
+        2 * (q / root) * (q * mean),
+        (asinhc_pull(q) - mean * share) / root,
+        2 * share * (1 + a),
+    )
+
+
+def d_kappa_log(x, y, kappa):
+    """Derivative in kappa of `log`, which depends on kappa through `z = q^2 = kappa p^2` alone.
+
+    `kappa z'/z = (angular/p)^2 + (radial/p)^2 cosh^2(s (r_x - r_y)/2)/(s x_t s y_t)`.
+    """
+    p, (a, b, _, _, _, _, turn, _, radial) = _half_chord_parts(x, y, kappa)
+    s, tx, ty = jnp.sqrt(kappa), scaled_time(x, kappa), scaled_time(y, kappa)
+    rise = hypot(s * radial, jnp.ones_like(p))
+    angular = jnp.sqrt(a) * jnp.sqrt(b) * safe_norm(turn, keepdims=True) / 2
+    rate = divide(angular, p) ** 2 + divide(radial, p) ** 2 * (rise / tx) * (rise / ty)
+    _, _, slope_a, slope_b = log_factors(s * p)
+    return rate / (2 * kappa) * (slope_a * (y - x) - slope_b * x)
+
+
+def d_kappa_transport(x, y, v, kappa):
+    """Derivative in kappa of `transport = v + kappa (Y o V)/(2 h) (x + y)`, `h = 1 + kappa p^2`.
+
+    With `X = s x_t`, `Y = s y_t`, a = |x|, b = |y|, t = |u_x - u_y| and the parts of v along x,
+    `alpha`, and across: `(1/X + 1/Y)/(8 h^2) ((X + Y) b u_y.across - alpha K) (x + y)`, where
+    `K = (a - b)(a + b)(2 Y/(a Y + b X) - kappa (a + b)/(X (X + Y))) + b t^2 (X Y + (1 - Y/X)/2)`.
+    """
+    p, (a, b, _, _, ux, _, turn, _, _) = _half_chord_parts(x, y, kappa)
+    s, gap = jnp.sqrt(kappa), dot(x - y, divide(x + y, a + b))
+    tx, ty = scaled_time(x, kappa), scaled_time(y, kappa)
+    radial, across = split(ux, v)
+    radial = over_time(radial, a, kappa)
+    shrink = 1 / hypot(s * p, jnp.ones_like(p))  # twice in every product that would overflow
+    length = safe_norm(turn, keepdims=True)
+    sideways = -dot(turn * (b * shrink), across) * ((2 + tx / ty + ty / tx) * shrink)
+    mixed = ((a + b) / tx + (a + b) / ty) * shrink * shrink
+    straight = divide(jnp.full_like(a, 2), a / tx + b / ty) - s * (s * (a + b) / (tx + ty))
+    bend = (b * length * shrink) * (length * shrink * (tx + ty + (1 / ty - ty / tx / tx) / 2))
+    factor = sideways - radial * (gap / tx * mixed * straight + bend)
+    return (factor / 8 * shrink) * (shrink * (x + y))
+
+
+@jax.custom_jvp
+def _spread(x, y):
+    """`sqrt(|x||y|) (u_y - u_x)`, which near points far out have of the size of their distance."""
+    a, b, _, _, _, turn = directions(x, y)
+    return -turn * (jnp.sqrt(a) * jnp.sqrt(b))
+
+
+@_spread.defjvp
+def _spread_jvp(primals, tangents):
+    # In closed form: the derivative of u_x alone is as small as that of the root is large.
+    (x, y), (dx, dy) = primals, tangents
+    a, b, ux, uy, _, _ = directions(x, y)
+    out, ratio = _spread(x, y), divide(jnp.sqrt(a), jnp.sqrt(b))
+    (along_x, across_x), (along_y, across_y) = split(ux, dx), split(uy, dy)
+    sizes = divide(out, 2 * a) * along_x + divide(out, 2 * b) * along_y
+    return out, across_y * ratio - across_x * divide(jnp.ones_like(ratio), ratio) + sizes
+
+
+def polar_transport(x, y, v, kappa):
+    """Transport of v from x to y by its parts along x, along the way and across both.
+
+    In the orthonormal frames of the directions from the origin it turns by chi with
+    `tan(chi/2) = (C/D) tan(psi/2)`, psi the angle between x and y, `C = cosh(s (r_x + r_y)/2)`,
+    `D = cosh(s (r_x - r_y)/2)`. Written with `u_y - u_x` and `u_x + u_y` it is regular at psi = 0
+    and pi, and each part is precise, however much longer the radial one is. For s r >= 1.
+    """
+    s = jnp.sqrt(kappa)
+    a, b, ux, uy, gap, _ = directions(x, y)
+    tx, ty = scaled_time(x, kappa), scaled_time(y, kappa)
+    radial, across = dot(ux, over_time(v, a, kappa)), rejection(x, v)
+    middle, sizes = ux + uy, s * (jnp.sqrt(a) * jnp.sqrt(b))
+    spread = s * _spread(x, y)  # sizes * (u_y - u_x)
+    root = jnp.sqrt(s * a + tx) * jnp.sqrt(s * b + ty)  # e^((r_x + r_y) s/2)
+    c = divide(root + divide(jnp.ones_like(root), root), 2 * sizes)  # C, over the sizes
+    sinh = divide(s * gap * (1 + s * (a + b) / (tx + ty)), 2 * root)
+    d, half_cosine = hypot(sinh, jnp.ones_like(root)), safe_norm(middle, keepdims=True) / 2
+    length = hypot(c * safe_norm(spread, keepdims=True) / 2, d * half_cosine)
+    q, m = divide(spread, length) * c, middle * divide(d, length)  # lengths 2 sin, 2 cos (chi/2)
+    difference = divide(spread, sizes)
+    cosine = (dot(m, m) - dot(q, q)) / 4
+    sideways = dot(q, across)
+    turned = q * sideways + m * divide(d * dot(difference, across), length)
+    tilted = q * divide(d * half_cosine**2, length) - m * (dot(q, difference) / 4)
+    outward = cosine * radial + divide(d * sideways, length)
+    return across - turned / 2 - tilted * radial + uy * (outward * ty)
+
+
+def holonomy(x, y, v, kappa):
+    """`v` at the origin, turned in the plane of x and y by the angle defect of (o, x, y).
+
+    With half velocities `p = tanh(s r_x/2) u_x`, `q` alike: `tan(angle/2) = |p ^ q|/(1 - p.q)`.
+    For x or y within s r = 1 of the origin; far out sine and cosine cancel.
+    """
+    s = jnp.sqrt(kappa)
+    tx, ty = scaled_time(x, kappa), scaled_time(y, kappa)
+    p, q = x * (s / (1 + tx)), y * (s / (1 + ty))
+    cosine = 1 - dot(p, q)
+    length = jnp.sqrt(1 - 2 * dot(p, q) + dot(p, p) * dot(q, q))
+    cosine, n = cosine / length, q / length
+
+    def wedge(z):
+        return p * dot(n, z) - n * dot(p, z)
+
+    once = wedge(v)
+    return v + 2 * (cosine * once + wedge(once))

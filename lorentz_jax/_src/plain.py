@@ -1,0 +1,111 @@
+"""Plain formulas that square their arguments, as the layers may.
+
+They stand for the exact ones of `geometry`, which cost more and compile slowly. `s = sqrt(kappa)`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from lorentz_jax._src.scalars import safe_norm
+
+
+def root(squares: Array) -> Array:
+    """Square root of squares, 0 with gradient 0 where they underflow.
+
+    Right wherever an even function of it comes next, as in `ratio`.
+    """
+    live = squares >= float(jnp.finfo(squares.dtype).tiny)
+    return jnp.where(live, jnp.sqrt(jnp.where(live, squares, 1)), 0)
+
+
+def radius(x: Array) -> Array:
+    """`|x|` with the axis kept. It squares x, as layers may."""
+    return root(jnp.sum(x * x, axis=-1, keepdims=True))
+
+
+def ratio(function: Callable[[Array], Array], r: Array, at_zero: Any) -> Array:
+    """`function(r)/r` for a result of `root`, and `at_zero` at 0.
+
+    Autodiff of the quotient cancels like 1/r near 0, where it is multiplied by r again.
+    """
+    live = r > 0
+    safe = jnp.where(live, r, 1)
+    return jnp.where(live, function(safe) / safe, at_zero)
+
+
+def exp_origin(v: Array, kappa: Array) -> Array:
+    """`geometry.exp0` in its plain form."""
+    return v * ratio(jnp.sinh, jnp.sqrt(kappa) * radius(v), 1)
+
+
+def log_origin(x: Array, kappa: Array) -> Array:
+    """`geometry.log0` in its plain form."""
+    return x * ratio(jnp.arcsinh, jnp.sqrt(kappa) * radius(x), 1)
+
+
+def boost(p: Array, x: Array, kappa: Array) -> Array:
+    """`geometry.translate` in its plain form `x + p (s x_t + kappa p.x/(1 + s p_t))`."""
+    s = jnp.sqrt(kappa)
+    along = jnp.sum(x * p, axis=-1, keepdims=True)
+    return x + p * (s * time_of(x, kappa) + along * (kappa / (1 + s * time_of(p, kappa))))
+
+
+def time_of(x: Array, kappa: Array) -> Array:
+    """Time with the axis kept, in its plain form."""
+    return jnp.sqrt(1 / kappa + jnp.sum(x * x, axis=-1, keepdims=True))
+
+
+def mean_point(x: Array, kappa: Array, axes: tuple[int, ...]) -> Array:
+    """Centroid over `axes`, the plain form of `geometry.centroid`; like `functional.batch_mean`."""
+    mean, mean_time = jnp.mean(x, axis=axes), jnp.mean(time_of(x, kappa), axis=axes)
+    return _on_hyperboloid(mean, mean_time, kappa)
+
+
+def blend(a: Array, b: Array, share: float, kappa: Array) -> Array:
+    """Centroid of the points a and b `(..., D)` with weights 1 - share and share."""
+    time = (1 - share) * time_of(a, kappa) + share * time_of(b, kappa)
+    return _on_hyperboloid((1 - share) * a + share * b, time, kappa)
+
+
+def _on_hyperboloid(m: Array, time: Array, kappa: Array) -> Array:
+    """The point on the ray of a mean vector, whose -M o M is never below 1/kappa."""
+    size = radius(m)
+    squared = jnp.maximum((time - size) * (time + size), 1 / kappa)
+    return m / jnp.sqrt(kappa * squared)
+
+
+def to_hyperboloid(space, time, kappa):
+    """Space part of the timelike vector `(time, space)`, `(D,)`, divided by its Lorentz length.
+
+    A mean of points has `time^2 - |space|^2 >= 1/kappa`, which is used as a floor.
+    """
+    size = safe_norm(space)
+    squared = jnp.maximum((time - size) * (time + size), 1 / kappa)
+    return space / jnp.sqrt(kappa * squared)
+
+
+def point_time(p, kappa):
+    """Time of one point `(D,)`, a number; squares p, as layers do."""
+    return jnp.sqrt(1 / kappa + jnp.sum(p * p))
+
+
+def precise(x, y):
+    """A matrix product in full precision on every device; for skinny ones."""
+    return jnp.matmul(x, y, precision=lax.Precision.HIGHEST)
+
+
+def shifts(d, e, time, m, mu_t, beta_t, kappa):
+    """The numbers a and b of `center`, each `(..., 1)`, from those per point and `m = mean.beta`.
+
+    They are linear in d, e and time. As a matrix product XLA keeps them; as sums it would form them
+    again for every channel, and in the next layer's backward pass in an order that suits no cache.
+    """
+    s = jnp.sqrt(kappa)
+    k1, k2 = kappa / (1 + s * mu_t), kappa / (1 + s * beta_t)
+    of_a = jnp.stack([k1, jnp.zeros_like(k1), -s])
+    of_b = jnp.stack([k2 * m * k1 - kappa, k2, kappa * mu_t - k2 * m * s])
+    rows = precise(jnp.concatenate([d, e, time], axis=-1), jnp.stack([of_a, of_b], axis=1))
+    return rows[..., :1], rows[..., 1:]

@@ -1,0 +1,247 @@
+"""Scalar building blocks whose values and gradients are exact at their singular points.
+
+Everything here works in the dtype it is given (float32 or float64); the callers in
+`geometry` lift half precision to float32 first.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from fractions import Fraction
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+
+@jax.custom_jvp
+def divide(x: Array, y: Array) -> Array:
+    """`x / y`, and 0 with zero gradient wherever `y == 0`."""
+    zero = y == 0
+    return jnp.where(zero, jnp.zeros_like(y), x / jnp.where(zero, jnp.ones_like(y), y))
+
+
+@divide.defjvp
+def _divide_jvp(primals, tangents):
+    (x, y), (dx, dy) = primals, tangents
+    out = divide(x, y)
+    return out, divide(dx - out * dy, y)  # autodiff's 1/y^2 would overflow for a tiny y
+
+
+@jax.custom_jvp
+def direction(x: Array, size: Array) -> Array:
+    """`x / size` for `size = |x|`, exactly +-1 along an axis; 0 at 0.
+
+    (Compiled, a division of a vector by a number is a product with the rounded inverse.)
+    """
+    return jnp.where(jnp.abs(x) == size, jnp.sign(x), divide(x, size))
+
+
+@direction.defjvp
+def _direction_jvp(primals, tangents):
+    (x, size), (dx, dsize) = primals, tangents
+    out = direction(x, size)
+    return out, divide(dx - out * dsize, size)
+
+
+def with_kappa_jvp(
+    value: Callable[..., Array], drift: Callable[..., Array]
+) -> Callable[..., Array]:
+    """`value(*arrays, kappa)` with `drift(*arrays, kappa)` as its derivative in kappa.
+
+    In the arrays it is differentiated as it stands. For functions whose terms cancel in kappa.
+    """
+    function = jax.custom_jvp(value)
+
+    @function.defjvp
+    def _(primals, tangents):
+        *arrays, kappa = primals
+        *moves, dkappa = tangents
+        out, tangent = jax.jvp(lambda *a: value(*a, kappa), tuple(arrays), tuple(moves))
+        return out, tangent + drift(*primals) * dkappa
+
+    return function
+
+
+def binary_scale(x: Array, axis: int | tuple[int, ...] = -1) -> Array:
+    """A power of two within a factor two of `max |x|` along `axis` (kept); 1 for zeros and inf.
+
+    Dividing by it is exact, so a scaled sum of squares neither overflows nor loses a bit.
+    """
+    largest = jnp.max(jnp.abs(jax.lax.stop_gradient(x)), axis=axis, keepdims=True, initial=0)
+    usable = (largest > 0) & jnp.isfinite(largest)
+    _, exponent = jnp.frexp(jnp.where(usable, largest, jnp.ones_like(largest)))
+    return jnp.ldexp(jnp.ones_like(largest), exponent - 1)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _norm(x: Array, axis: int | tuple[int, ...]) -> Array:
+    scale = binary_scale(x, axis)
+    return scale * jnp.sqrt(jnp.sum((x / scale) ** 2, axis=axis, keepdims=True))
+
+
+@_norm.defjvp
+def _norm_jvp(axis, primals, tangents):
+    (x,), (dx,) = primals, tangents
+    norm = _norm(x, axis)
+    return norm, jnp.sum(divide(x, norm) * dx, axis=axis, keepdims=True)
+
+
+def safe_norm(x: Array, axis: int | tuple[int, ...] = -1, keepdims: bool = False) -> Array:
+    """Euclidean norm over `axis`, for every representable `x`.
+
+    Squares neither overflow nor underflow. The gradient is `x / |x|`, and exactly 0 at `x = 0`.
+    """
+    norm = _norm(x, axis)
+    return norm if keepdims else jnp.squeeze(norm, axis)
+
+
+@jax.custom_jvp
+def hypot(x: Array, y: Array) -> Array:
+    """`sqrt(x^2 + y^2)` without overflow; the gradient at (0, 0) is 0."""
+    large, small = jnp.maximum(jnp.abs(x), jnp.abs(y)), jnp.minimum(jnp.abs(x), jnp.abs(y))
+    return large * jnp.sqrt(1 + divide(small, large) ** 2)
+
+
+@hypot.defjvp
+def _hypot_jvp(primals, tangents):
+    (x, y), (dx, dy) = primals, tangents
+    out = hypot(x, y)
+    return out, divide(x, out) * dx + divide(y, out) * dy
+
+
+def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
+    """`a + b` rounded, and its rounding error, exactly."""
+    total = a + b
+    rest = total - a
+    return total, (a - (total - rest)) + (b - rest)
+
+
+def _halves(x: Array) -> tuple[Array, Array]:
+    """`x` as the sum of two numbers of half its digits, whose products are exact."""
+    info = jnp.finfo(x.dtype)
+    high = jax.lax.reduce_precision(x, info.nexp, (info.nmant - 1) // 2)
+    return high, x - high
+
+
+@jax.custom_jvp
+def product_difference(a: Array, x: Array, b: Array, y: Array) -> Array:
+    """`a x - b y` as if rounded once, plus an error of `eps^2 |a x|`, however much of it cancels.
+
+    The products are formed from exact ones of half the digits, so that fused multiply-adds cannot
+    change them. Arguments must be of moderate size (`|a x| eps^2` representable).
+    """
+    (ah, al), (xh, xl), (bh, bl), (yh, yl) = map(_halves, (a, x, b, y))
+    high, e1 = _two_sum(ah * xh, -(bh * yh))
+    left, e2 = _two_sum(ah * xl, -(bh * yl))
+    right, e3 = _two_sum(al * xh, -(bl * yh))
+    middle, e4 = _two_sum(left, right)
+    total, e5 = _two_sum(high, middle)
+    return total + (((e1 + e5) + ((e2 + e3) + e4)) + (al * xl - bl * yl))
+
+
+@product_difference.defjvp
+def _product_difference_jvp(primals, tangents):
+    (a, x, b, y), (da, dx, db, dy) = primals, tangents
+    return product_difference(a, x, b, y), (a * dx - b * dy) + (da * x - db * y)
+
+
+def even_series(coefficients, x: Array) -> Array:
+    """`sum_n c_n x^(2n)` for exact rational coefficients, by Horner's rule in the dtype of `x`."""
+    square, total = x * x, jnp.zeros_like(x)
+    for c in reversed([float(c) for c in coefficients]):
+        total = total * square + jnp.asarray(c, x.dtype)
+    return total
+
+
+# Taylor coefficients of sinh(x)/x, and of its derivative over x; 12 terms reach 1e-20 at |x| = 1.
+_SINHC = [Fraction(1, math.factorial(2 * n + 1)) for n in range(12)]
+DSINHC = [2 * n * c for n, c in enumerate(_SINHC)][1:]
+# The same for asinh(x)/x, whose series converges slower; 26 terms reach 1e-17 at |x| = 1/2.
+_ASINHC = [
+    Fraction((-1) ** n * math.factorial(2 * n), 4**n * math.factorial(n) ** 2 * (2 * n + 1))
+    for n in range(27)
+]
+_DASINHC = [2 * n * c for n, c in enumerate(_ASINHC)][1:]
+
+
+@jax.custom_jvp
+def sinhc(x: Array) -> Array:
+    """`sinh(x) / x`, 1 at 0. Its derivative `(cosh x - sinhc x) / x` is exact through 0."""
+    near = jnp.abs(x) < 1
+    far = jnp.where(near, jnp.ones_like(x), x)
+    return jnp.where(near, even_series(_SINHC, jnp.where(near, x, 0)), jnp.sinh(far) / far)
+
+
+@sinhc.defjvp
+def _sinhc_jvp(primals, tangents):
+    (x,), (dx,) = primals, tangents
+    near = jnp.abs(x) < 1
+    far = jnp.where(near, jnp.ones_like(x), x)
+    close = jnp.where(near, x, 0)
+    slope = jnp.where(
+        near,
+        close * even_series(DSINHC, close),
+        jnp.cosh(far) * (1 - jnp.tanh(far) / far) / far,  # inf, not inf - inf, where cosh is
+    )
+    return sinhc(x), slope * dx
+
+
+@jax.custom_jvp
+def asinhc(x: Array) -> Array:
+    """`asinh(x) / x`, 1 at 0. Its derivative `(1/sqrt(1 + x^2) - asinhc x) / x` is exact at 0."""
+    near = jnp.abs(x) < 0.5
+    far = jnp.where(near, jnp.ones_like(x), x)
+    return jnp.where(near, even_series(_ASINHC, jnp.where(near, x, 0)), jnp.arcsinh(far) / far)
+
+
+@asinhc.defjvp
+def _asinhc_jvp(primals, tangents):
+    (x,), (dx,) = primals, tangents
+    near = jnp.abs(x) < 0.5
+    far = jnp.where(near, jnp.ones_like(x), x)
+    close = jnp.where(near, x, 0)
+    slope = jnp.where(
+        near,
+        close * even_series(_DASINHC, close),
+        (1 / hypot(far, jnp.ones_like(far)) - jnp.arcsinh(far) / far) / far,
+    )
+    return asinhc(x), slope * dx
+
+
+def asinhc_pull(x: Array) -> Array:
+    """`x asinhc'(x) = 1/sqrt(1 + x^2) - asinhc x`, for every x whose square may overflow too."""
+    near = jnp.abs(x) < 0.5
+    far = jnp.where(near, jnp.ones_like(x), x)
+    close = jnp.where(near, x, 0)
+    away = 1 / hypot(far, jnp.ones_like(far)) - jnp.arcsinh(far) / far
+    return jnp.where(near, close * close * even_series(_DASINHC, close), away)
+
+
+def split(unit: Array, v: Array) -> tuple[Array, Array]:
+    """`(unit.v, v - unit (unit.v))`, the second orthogonal to a unit vector to its own last bit."""
+    along = jnp.sum(unit * v, axis=-1, keepdims=True)
+    across = v - unit * along
+    # Once more: the rounding error of the first time is of the size of v.
+    return along, across - unit * jnp.sum(unit * across, axis=-1, keepdims=True)
+
+
+def asinh_scaled(x: Array, factor: Array, exponent: Array, unit: float | Array = 1.0) -> Array:
+    """`asinh(x unit factor e^exponent)`, `factor >= 0`; the product need not be representable.
+
+    From a product of e^20 on it is `log 2|x| + log factor + exponent` to the last bit. `unit` is a
+    power of two.
+    """
+    size, live = jnp.abs(x), (x != 0) & (factor > 0)
+    log_size = jnp.log(jnp.where(live, size, 1)) + jnp.log(jnp.where(factor > 0, factor, 1))
+    log_size = log_size + jnp.log(jnp.asarray(unit, x.dtype))
+    far = live & (log_size + exponent > 20)
+    # The power is 1 exactly where it is not needed: 0 * inf in a branch not taken is still NaN.
+    power = jnp.exp(jnp.where(live & ~far, exponent, 0))
+    near = jnp.arcsinh(jnp.where(far, 0, x) * jnp.asarray(unit, x.dtype) * factor * power)
+    return jnp.where(far, jnp.sign(x) * (math.log(2) + log_size + exponent), near)
+
+
+def theta_limit(dtype) -> float:
+    """Largest |theta| whose sinh times 1e3 is representable: 80 (float32), 701 (float64)."""
+    return float(math.floor(math.log(float(jnp.finfo(dtype).max)) - 8.7))

@@ -1,0 +1,1 @@
+"""Errors of every public function, measured against 50 digits."""

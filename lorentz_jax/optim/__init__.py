@@ -1,0 +1,16 @@
+"""Optimisers for Lorentz networks, as optax transformations and parameter groups."""
+
+from lorentz_jax.optim.groups import GROUPS, Group, decay_mask, leaf_groups, leaf_name, limit_turn
+from lorentz_jax.optim.riemannian import RiemannianSgdState, riemannian_gradient, riemannian_sgd
+
+__all__ = [
+    "GROUPS",
+    "Group",
+    "RiemannianSgdState",
+    "decay_mask",
+    "leaf_groups",
+    "leaf_name",
+    "limit_turn",
+    "riemannian_gradient",
+    "riemannian_sgd",
+]

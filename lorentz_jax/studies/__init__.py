@@ -1,1 +1,0 @@
-"""Measurements and figures: functions that return data, and functions that show it."""

@@ -1,0 +1,83 @@
+"""The command `train.py`, also installed as `lorentz-train`: `--help` lists every option.
+
+Results go to `runs/<name>/`. Exit status: 0 done; 1 the run diverged or the device is full; 2 a
+mistake in the input, or a file that cannot be read or written; 130 interrupted; 143 ended by
+SIGTERM after saving a checkpoint. Every failure is one line on standard error.
+"""
+
+import dataclasses
+import logging
+import sys
+from typing import Any, Literal
+
+import tyro
+
+from lorentz_jax.training import run
+from lorentz_jax.training.config import RECIPES, TrainConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class Options(TrainConfig):
+    """Train a Lorentz network on images; `runs/<name>/` gets the results."""
+
+    recipe: Literal["none", "paper-cifar10", "paper-cifar100"] = "none"
+    """Start from the settings of a published experiment; other flags override them."""
+
+    def __post_init__(self) -> None:
+        """Check nothing yet: tyro would wrap the message into a box."""
+
+
+def parse(arguments: list[str]) -> Options:
+    """The options of a command line: a recipe's settings are the defaults of the other flags."""
+    options = tyro.cli(Options, args=arguments)
+    if options.recipe != "none":
+        default = Options(recipe=options.recipe, **RECIPES[options.recipe])
+        options = tyro.cli(Options, args=arguments, default=default)
+    return options
+
+
+def main() -> int:
+    """Run the command; returns its exit status."""
+    values = vars(parse(sys.argv[1:]))
+    del values["recipe"]
+    quieten_writers()
+    try:
+        config = TrainConfig(**values)
+        if config.dry_run:
+            run.dry_run(config)
+            return 0
+        summary = run.train(config)
+    except KeyboardInterrupt:
+        return fail("interrupted", 130)
+    except run.Terminated as reason:
+        return fail(f"{reason}; go on with --resume", 143)
+    except (ArithmeticError, MemoryError) as error:
+        return fail(error, 1)
+    except (ValueError, TypeError, OSError) as error:
+        return fail(error, 2)
+    run.say(f"test_accuracy {run.show(summary['test_accuracy'])} on {summary['test_count']} images")
+    run.say(
+        f"{summary['steps']} steps in {summary['seconds']:.1f} s, of which compiling took "
+        f"{summary['compile_seconds']:.1f} s; results in {config.path}"
+    )
+    return 0
+
+
+def quieten_writers() -> None:
+    """Keep the tracebacks of orbax's threads off the terminal: `main` reports a failure, once."""
+    for logger in ("absl", "asyncio"):
+        logging.getLogger(logger).setLevel(logging.CRITICAL)
+    report = sys.unraisablehook
+
+    def hook(unraisable: Any) -> None:
+        # After a failed write, the callbacks of the others find their event loop closed.
+        if str(unraisable.exc_value) != "Event loop is closed":
+            report(unraisable)
+
+    sys.unraisablehook = hook
+
+
+def fail(reason: object, status: int) -> int:
+    """Say in one line why the command stops."""
+    print(f"train.py: error: {' '.join(str(reason).split())}", file=sys.stderr)
+    return status
