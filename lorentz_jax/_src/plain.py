@@ -109,3 +109,16 @@ def shifts(d, e, time, m, mu_t, beta_t, kappa):
     of_b = jnp.stack([k2 * m * k1 - kappa, k2, kappa * mu_t - k2 * m * s])
     rows = precise(jnp.concatenate([d, e, time], axis=-1), jnp.stack([of_a, of_b], axis=1))
     return rows[..., :1], rows[..., 1:]
+
+
+def boost_by(y: Array, push: Array, pull: Array, kappa: float) -> Array:
+    """Translation `T_p` of points `(..., D)`: `y + s p (y_t + pull.y)`.
+
+    `push = s p` and `pull = s p/(1 + s p_t)`, shape `(D,)`, are made once, with the constants.
+    """
+    push, pull = push.astype(y.dtype), pull.astype(y.dtype)
+    time = jnp.sqrt(1 / kappa + jnp.sum(y * y, axis=-1, keepdims=True))
+    # A product with one column: two sums over the channels make XLA's CPU code read y slowly. In
+    # full precision, since time and product may cancel.
+    along = jnp.matmul(y, pull[:, None], precision=lax.Precision.HIGHEST)
+    return y + (time + along) * push

@@ -1,25 +1,27 @@
 """From a trained NNX model to its compiled form, and from that back to weights and biases."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jax import Array
 
 from lorentz_jax import nn
 from lorentz_jax.hyperplane import Normals, weights
-from lorentz_jax.inference import baselines
-from lorentz_jax.inference.compiled import HALF, Compiled
-from lorentz_jax.inference.networks import JOINTS, join
-from lorentz_jax.inference.ops import Piece, activation_name, normal_arrays, plain
-from lorentz_jax.inference.polar import polar
-from lorentz_jax.models import ResNet
-from lorentz_jax.models.resnet import ConvNorm
-
-# Their kernels stay as they are: logits deserve float32, and cost little.
-HEADS = ("mlr", "euclidean_head", "poincare_head", "poincare_mlr")
+from lorentz_jax.inference.compiled import (
+    HALF,
+    Compiled,
+    Occurrence,
+    assemble,
+    build,
+    occurrences,
+    structure_of,
+)
+from lorentz_jax.models import MODELS
+from lorentz_jax.nn import compiling
+from lorentz_jax.nn.compiling import Frozen
 
 
 class Weights(NamedTuple):
@@ -30,50 +32,162 @@ class Weights(NamedTuple):
 
 
 def compile_cached_v(
-    model: Any, fold: bool = True, *, dtype: Any = None, lengths: bool = True,
-    info: Mapping[str, Any] | None = None,
+    model: nnx.Module, fold: bool = True, *, dtype: Any = None, lengths: bool = True,
+    info: Mapping[str, Any] | None = None, example: Sequence[Any] | None = None,
 ) -> Compiled:  # fmt: skip
-    """The inference form of a model, in evaluation mode; the model itself is not touched.
+    """Compile a model into its inference form, in evaluation mode.
 
-    V, the weight norm in it and a learned kappa become constants. It is a snapshot: later changes
-    of the model do not reach it.
+    A clone of the model is taken. Its layers keep their places and become constant: a layer with
+    hyperplanes holds V, a learned kappa is a number, and a centring norm is folded into the layer
+    before it. Then the model's own `__call__` runs on these constants, so whatever it does between
+    the layers is right. A layer that has no constant form, for example of a subclass with its own
+    `__call__`, keeps its parameters. The model itself is not touched and not followed.
 
     Args:
-      model: a `models.ResNet`, a single layer of `nn`, or an `nnx.Sequential` of these layers and
-        activations.
-      fold: fold every centring batch norm (running mean and beta) into the layer before it: one
-        kernel, one time row and one boost. `fold=False` keeps them apart, so that `restore` works.
+      model: any `nnx.Module`, nested, shared, with other Flax layers among ours.
+      fold: fold batch norms in `models`' networks, in `nnx.Sequential`, and wherever a class
+        declares `folds = (("conv", "norm"),)` beside a `__call__` that applies `self.norm` to what
+        `self.conv` gives. `fold=False` keeps them apart, so that `restore` works.
       dtype: "bfloat16" or "float16" stores kernels and activations in half precision; time,
         reductions, boosts and logits stay in float32.
       lengths: carry |w| of each unit, without which float32 cannot restore units with |theta| > 5.
       info: JSON to keep with the model.
+      example: arguments of one call. One abstract run then shows with which kappa each layer is
+        called. Needed only where a module passes a kappa that is neither the layer's own nor the
+        attribute `kappa` of a class with `passes_kappa = True`.
+
+    Returns:
+      The compiled model.
 
     Raises:
-      TypeError: a model or layer that has no compiled form.
-      ValueError: an activation without a name, or values that are not finite (in `dtype`).
+      TypeError: the model is no `nnx.Module`.
+      ValueError: a wrong `dtype`, or values that are not finite (in `dtype`).
+
+    >>> layer = nn.LorentzLinear(3, 4, kappa=0.5, rngs=nnx.Rngs(0))
+    >>> sorted(compile_cached_v(layer).params)
+    ['excess', 'length', 'space', 'time']
     """
+    if not isinstance(model, nnx.Module):
+        raise TypeError(f"expected an nnx.Module, got {type(model).__name__}")
     dtype = None if dtype is None else jnp.dtype(dtype).name
     if dtype not in (None, *HALF):
         raise ValueError(f"dtype must be None or one of {HALF}, got {dtype!r}")
-    network, found = _walk(model, fold)
-    params = {}
-    for name, part in found.items():
-        for short, value in part.arrays.items():
-            if short == "length" and not (lengths or _needs_length(part.layer)):
-                continue
-            array = jnp.asarray(value)
-            if dtype is not None:
-                kernel = array.ndim > 1 and part.layer["op"] not in HEADS
-                array = array.astype(dtype if kernel else jnp.float32)
-            if not np.isfinite(np.asarray(array, np.float64)).all():
-                raise ValueError(f"{join(name, short)} is not finite in {array.dtype}")
-            params[join(name, short)] = array
-    layers = {name: dict(part.layer) for name, part in found.items()}
-    return Compiled(params, layers, network, dtype, dict(info or {}))
+    clone = nnx.clone(model)
+    clone.eval()
+    structure, places = structure_of(clone), list(occurrences(clone))
+    for _, module, _ in places:
+        if isinstance(module, nn.Kappa) and module.value is None:
+            module.value, module.raw = float(module()), None
+    kappas = _declared(places) if example is None else _seen(clone, example)
+    layers = {}
+
+    def keep(place: Occurrence, arrays: Mapping[str, Any], folded: bool = False) -> None:
+        layer, kappa = place.module, kappas.get(id(place.module))
+        arrays = {name: _stored(layer, name, a, dtype) for name, a in arrays.items()}
+        if not lengths and not getattr(layer, "needs_length", False):
+            arrays.pop("length", None)
+        compiling.freeze(layer, arrays, Frozen(place.path, kappa, folded))
+        layers[place.path] = {"layer": type(layer).__name__, "kappa": kappa, "folded": folded}
+
+    for first, second in _pairs(places) if fold else ():
+        kappa = kappas.get(id(first.module))
+        if _has_kappa(first, kappas) and kappa == kappas.get(id(second.module)):
+            arrays = first.module.fold(second.module, kappa)
+            if arrays is not None:
+                keep(first, arrays, folded=True)
+                keep(second, {}, folded=True)
+    for place in _first(places):
+        if _ready(place, kappas):
+            arrays = place.module.constants(kappas.get(id(place.module)))
+            keep(place, arrays)
+    return assemble(clone, layers, dtype, info or {}, _description(model), structure)
+
+
+def _first(places: Iterable[Occurrence]) -> list[Occurrence]:
+    """Each module once."""
+    return list({id(place.module): place for place in reversed(list(places))}.values())[::-1]
+
+
+def _ready(place: Occurrence, kappas: Mapping[int, float | None]) -> bool:
+    """Whether a module can become constant: it says so, is not frozen, and has one kappa."""
+    module: Any = place.module
+    constant = compiling.compiles(module) and hasattr(module, "constants")
+    return constant and module.frozen is None and _has_kappa(place, kappas)
+
+
+def _has_kappa(place: Occurrence, kappas: Mapping[int, float | None]) -> bool:
+    """Whether the kappa that a module is called with is known, or it needs none."""
+    curved = isinstance(place.module, nn.HyperbolicModule)
+    return not curved or kappas.get(id(place.module)) is not None
+
+
+def _pairs(places: list[Occurrence]) -> Iterator[tuple[Occurrence, Occurrence]]:
+    """Layers and the norms that are always, and only, applied to what they give."""
+    count: dict[int, list[Occurrence]] = {}
+    for place in places:
+        count.setdefault(id(place.module), []).append(place)
+    single = {key: found[0] for key, found in count.items() if len(found) == 1}
+    for place in _first(places):
+        parent, pairs = place.module, []
+        if type(parent) is nnx.Sequential:
+            pairs = list(zip(parent.layers, parent.layers[1:], strict=False))
+        elif callable(parent):
+            names = vars(compiling.definer(parent)).get("folds", ())
+            pairs = [(getattr(parent, a), getattr(parent, b)) for a, b in names]
+        used: set[int] = set()
+        for first, second in pairs:
+            good = id(first) in single and id(second) in single and id(first) not in used
+            fold = compiling.compiles(first) and hasattr(first, "fold") if good else False
+            if fold and compiling.compiles(second):
+                used |= {id(first), id(second)}
+                yield single[id(first)], single[id(second)]
+
+
+def _declared(places: list[Occurrence]) -> dict[int, float | None]:
+    """The kappa that each layer is called with, as attributes tell; none where they disagree."""
+    told: dict[int, set[float]] = {}
+    for _, module, parents in places:
+        if isinstance(module, nn.HyperbolicModule):
+            kappas = told.setdefault(id(module), set())
+            for parent in parents:
+                kappa = nn.resolve_kappa(getattr(parent, "kappa", None))
+                if kappa is not None:
+                    kappas.add(float(kappa))
+                    if getattr(parent, "passes_kappa", False):
+                        break
+            else:
+                kappas.add(float(module.resolve_kappa()))
+    return {key: next(iter(kappas)) if len(kappas) == 1 else None for key, kappas in told.items()}
+
+
+def _seen(model: Any, example: Sequence[Any]) -> dict[int, float | None]:
+    """The kappa that each layer is called with in one abstract run."""
+    with compiling.noting() as seen:
+        jax.eval_shape(lambda args: model(*args), tuple(example))
+    single = {key: next(iter(kappas)) for key, kappas in seen.items() if len(kappas) == 1}
+    return {key: None if kappa != kappa else kappa for key, kappa in single.items()}
+
+
+def _stored(layer: Any, name: str, array: Any, dtype: str | None) -> Array:
+    """An array of a layer in the precision that it is stored in."""
+    array = jnp.asarray(array)
+    if dtype is None:
+        return array
+    return array.astype(dtype if array.ndim > 1 and getattr(layer, "half", True) else jnp.float32)
+
+
+def _description(model: nnx.Module) -> str | None:
+    """How to build the network again; None where it would not be the same."""
+    if type(model) not in MODELS.values():
+        return None
+    description, plain = model.description, nnx.clone(model)
+    plain.eval()
+    same = nnx.split(build(description))[0] == nnx.split(plain)[0]
+    return description if same else None
 
 
 def restore(compiled: Compiled, layers: Sequence[str] | None = None) -> dict[str, Weights]:
-    """Weights and biases of the layers with hyperplanes, by name: the inverse of the cached V.
+    """Weights and biases of the layers that hold V, by path: the inverse of the cached V.
 
     The weights have their norm applied, `w = softplus(g) a/|a|`. What batch norms need, `mean` and
     `beta`, is in `compiled.params` as it was. `layers` restricts the work (default: all).
@@ -82,14 +196,14 @@ def restore(compiled: Compiled, layers: Sequence[str] | None = None) -> dict[str
       ValueError: a layer that a batch norm was folded into, where the units are mixed for good; or
         one without lengths whose float precision has lost them (see `hyperplane.weights`).
     """
-    planes = [name for name in compiled.layers if _has(compiled, name, "space")]
-    layers = planes if layers is None else list(layers)
-    unknown = [name for name in layers if name not in planes]
+    cached = [name for name in compiled.layers if "space" in compiled.arrays(name)]
+    layers = cached if layers is None else list(layers)
+    unknown = [name for name in layers if name not in cached]
     if unknown:
-        raise ValueError(f"no layers with hyperplanes: {unknown}; there are {planes}")
-    folded = [name for name in planes if _has(compiled, name, "push")]
+        raise ValueError(f"no layers with hyperplanes: {unknown}; there are {cached}")
+    folded = [name for name in cached if compiled.layers[name]["folded"]]
     if set(folded) & set(layers):
-        whole = [name for name in planes if name not in folded]
+        whole = [name for name in cached if name not in folded]
         raise ValueError(
             f"batch norm is folded into {', '.join(n for n in layers if n in folded)}: its "
             "rotation mixes the units, so w and b are gone. What can be restored is "
@@ -106,161 +220,3 @@ def _restore(compiled: Compiled, name: str) -> Weights:
         return Weights(*weights(normals, compiled.layers[name]["kappa"]))
     except ValueError as error:
         raise ValueError(f"layer {name!r}: {error}") from None
-
-
-def _has(compiled: Compiled, name: str, short: str) -> bool:
-    return join(name, short) in compiled.params
-
-
-def _needs_length(layer: Mapping[str, Any]) -> bool:
-    """Whether the layer itself, not only `restore`, uses |w|."""
-    return layer["op"].startswith("poincare") or layer.get("scale", "inside") != "inside"
-
-
-# --- models ---------------------------------------------------------------------------------
-
-
-def _walk(model: Any, fold: bool) -> tuple[dict[str, Any], dict[str, Piece]]:
-    """How the layers of a model are joined, and the layers."""
-    if isinstance(model, ResNet):
-        return _walk_resnet(model, fold)
-    parts = [("", model)]
-    if isinstance(model, nnx.Sequential):
-        parts = [(str(index), layer) for index, layer in enumerate(model.layers)]
-    found = _sequence(parts, fold, None)
-    return {"kind": "chain", "steps": list(found)}, found
-
-
-def _walk_resnet(model: ResNet, fold: bool) -> tuple[dict[str, Any], dict[str, Piece]]:
-    kappa = nn.resolve_kappa(model.kappa)
-    found: dict[str, Piece] = {}
-
-    def add(name: str, unit: ConvNorm) -> None:
-        parts = [(join(name, "conv"), unit.conv)]
-        if unit.norm is not None:
-            parts.append((join(name, "norm"), unit.norm))
-        sequence = _sequence(parts, fold, unit.resolve_kappa(kappa))
-        if len(sequence) == 1:  # the layer takes the name of the pair
-            sequence = {name: sequence.popitem()[1]}
-        found.update(sequence)
-
-    add("stem", model.stem)
-    for stage, blocks in enumerate(model.stages):
-        for index, block in enumerate(blocks):
-            for part in ("first", "second", "shortcut"):
-                if getattr(block, part) is not None:
-                    add(f"stages/{stage}/{index}/{part}", getattr(block, part))
-    found["head"] = piece(model.head, kappa)
-    network = {
-        "kind": "resnet",
-        "stages": [len(blocks) for blocks in model.stages],
-        "in_channels": model.in_channels,
-        "kappa": None if kappa is None else float(kappa),
-        "entry": _joint(model.entry),
-        "relu": _joint(model.relu),
-        "residual": _joint(model.stages[0][0].residual),
-        "pool": _joint(model.pool),
-    }
-    return network, found
-
-
-def _joint(function: Callable | None) -> str | None:
-    """The name of a function in `JOINTS`."""
-    if function is None:
-        return None
-    for name, known in JOINTS.items():
-        if function is known:
-            return name
-    raise TypeError(f"{function!r} between the layers of a ResNet has no compiled form")
-
-
-def _sequence(parts: Sequence[tuple[str, Any]], fold: bool, kappa: Any) -> dict[str, Piece]:
-    """Consecutive layers, each norm folded into the layer before it where that is possible."""
-    found: dict[str, Piece] = {}
-    for name, layer in parts:
-        current = piece(layer, kappa)
-        if fold and found:
-            last, before = found.popitem()
-            fuse = FUSIONS.get((before.layer["op"], current.layer["op"]))
-            fused = None if fuse is None else fuse(before, current)
-            found[last] = fused or before
-            if fused:
-                continue
-        found[name] = current
-    return found
-
-
-def piece(layer: Any, kappa: Any) -> Piece:
-    """The compiled form of one layer, unfolded; `kappa` overrides its own, as in a call."""
-    make = PIECES.get(type(layer))
-    if make is not None:
-        return make(layer, kappa)
-    if callable(layer) and not isinstance(layer, nnx.Module):
-        name = activation_name(layer)
-        return Piece({"op": "activate", "activation": name}, {})
-    raise TypeError(
-        f"{type(layer).__name__} has no compiled form; there is one for every network of "
-        f"lorentz_jax.models, nnx.Sequential and {', '.join(kind.__name__ for kind in PIECES)}"
-    )
-
-
-def _planes(layer, kappa, **options) -> Piece:
-    arrays = normal_arrays(layer.normals(kappa))
-    return Piece(options | {"kappa": float(layer.resolve_kappa(kappa))}, arrays)
-
-
-def _linear(layer: nn.LorentzLinear, kappa: Any) -> Piece:
-    return _planes(layer, kappa, op="linear", activation=activation_name(layer.activation))
-
-
-def _conv(layer: nn.LorentzConv, kappa: Any) -> Piece:
-    return _planes(
-        layer, kappa, op="conv", strides=plain(layer.strides), padding=plain(layer.padding),
-        activation=activation_name(layer.activation),
-    )  # fmt: skip
-
-
-def _mlr(layer: nn.LorentzMLR, kappa: Any) -> Piece:
-    return _planes(layer, kappa, op="mlr", scale=layer.scale)
-
-
-def _center(layer: nn.LorentzBatchNorm, kappa: Any) -> Piece:
-    arrays = {"mean": layer.mean[...], "beta": layer.beta_point(kappa)}
-    return Piece({"op": "center", "kappa": float(layer.resolve_kappa(kappa))}, arrays)
-
-
-def fold_center(layer: Piece, norm: Piece) -> Piece | None:
-    """A linear or convolution layer and its centring norm as one layer that ends with a boost.
-
-    The rotation R of the norm's polar form goes into the normals: `R (x o v) = x o (R v)`, where R
-    acts on the output axis. None where an activation stands between them, where their curvatures
-    differ, or where a norm is folded in already.
-    """
-    kappa = norm.layer["kappa"]
-    free = layer.layer["activation"] is None and "push" not in layer.arrays
-    if not free or layer.layer["kappa"] != kappa:
-        return None
-    mean, beta = (np.asarray(norm.arrays[key], np.float64) for key in ("mean", "beta"))
-    rotation, point = polar(beta, mean, kappa)
-    push = np.sqrt(kappa) * point
-    arrays = {
-        "space": np.asarray(layer.arrays["space"], np.float64) @ rotation.T,
-        "time": np.asarray(layer.arrays["time"], np.float64) @ rotation.T,
-        "push": push,
-        "pull": push / (1 + np.sqrt(1 + push @ push)),
-    }
-    dtype = layer.arrays["space"].dtype
-    return Piece(layer.layer, {key: value.astype(dtype) for key, value in arrays.items()})
-
-
-PIECES: dict[type, Callable[[Any, Any], Piece]] = {
-    nn.LorentzLinear: _linear,
-    nn.LorentzConv: _conv,
-    nn.LorentzMLR: _mlr,
-    nn.LorentzBatchNorm: _center,
-} | baselines.PIECES
-
-FUSIONS: dict[tuple[str, str], Callable[[Piece, Piece], Piece | None]] = {
-    ("linear", "center"): fold_center,
-    ("conv", "center"): fold_center,
-} | baselines.FUSIONS

@@ -1,74 +1,65 @@
-"""The compiled form: arrays by name, what to do with them as JSON, and a pure function."""
+"""The compiled form: a flat dict of arrays, and the model's own call as a pure function of them."""
 
 import dataclasses
 import functools
+import hashlib
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 from jax import Array
 
-from lorentz_jax import metrics
-from lorentz_jax._src.arguments import as_array, as_kappa
+from lorentz_jax import metrics, nn
+from lorentz_jax._src.arguments import as_kappa
 from lorentz_jax.data import Dataset, normalise
-from lorentz_jax.inference import baselines, ops
-from lorentz_jax.inference.networks import NETWORKS, join
-from lorentz_jax.models import has_extra_logit
+from lorentz_jax.models import MODELS, ResNet, has_extra_logit
+from lorentz_jax.nn import compiling
+from lorentz_jax.nn.compiling import Frozen
 
 Shapes = dict[str, tuple[int, ...]]
 
 HALF = ("bfloat16", "float16")
 
-OPS: dict[str, Callable[..., Array]] = ops.OPS | baselines.OPS
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Compiled:
-    """A network for inference. It is no module and holds nothing that could be trained.
+    """A model for inference. It is no module and holds nothing that could be trained.
 
     Attributes:
-      params: flat `{"stages/0/1/first/space": array}`: the name of a layer and of its array.
-      layers: by name, `{"op": name in ops.OPS, "kappa": number, ...}`, the options of the layer.
-      network: how the layers are joined, `{"kind": name in NETWORKS, ...}`.
+      params: flat `{"stages/0/1/first/conv/space": array}`: the path of a layer, and its array.
+      layers: the layers that became constant, by path: `{"layer": class, "kappa": number or None,
+        "folded": whether a norm is folded in, or is folded into the layer before it}`.
+      graphdef: the rest of the model, as `nnx.split` gives it.
+      paths: of every array in the model, by its name in `params`.
+      kappas: the values of learned kappas, by path.
+      fixed: state that is no array of numbers, such as the keys of a dropout layer.
       dtype: half precision that activations are kept in ("bfloat16", "float16"), or None for that
         of the input.
+      description: how to build the network again (see `models.ResNet`), or None.
+      structure: a digest of the classes and options of the model, to recognise it by.
       info: whatever else belongs to the model, as JSON: dataset, accuracy, class names.
-
-    Raises:
-      ValueError: a description that is not consistent in itself or with the arrays.
     """
 
     params: Mapping[str, Array]
     layers: Mapping[str, Mapping[str, Any]]
-    network: Mapping[str, Any]
+    graphdef: Any
+    paths: Mapping[str, tuple[Any, ...]]
+    kappas: Mapping[str, float]
+    fixed: Any = None
     dtype: str | None = None
+    description: str | None = None
+    structure: str = ""
     info: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.dtype not in (None, *HALF):
-            raise ValueError(f"dtype must be None or one of {HALF}, got {self.dtype!r}")
-        if self.network.get("kind") not in NETWORKS:
-            raise ValueError(
-                f"unknown kind of network {self.network.get('kind')!r}; known: {list(NETWORKS)}"
-            )
-        for name, layer in self.layers.items():
-            if layer.get("op") not in OPS:
-                raise ValueError(f"layer {name!r} has unknown op {layer.get('op')!r}")
-            _check_options(name, layer)
-            if "kappa" in layer:
-                as_kappa(layer["kappa"], np.float32)
-            _check_shapes(name, {k: np.shape(v) for k, v in self.arrays(name).items()})
-        known = {key for name in self.layers for key in _keys(self.params, name)}
-        if known != set(self.params):
-            raise ValueError(f"arrays of no layer: {sorted(set(self.params) - known)}")
 
     @property
     def kappa(self) -> float | None:
         """The kappa of all layers; None where they differ or have none."""
-        values = {layer["kappa"] for layer in self.layers.values() if "kappa" in layer}
+        values = {layer["kappa"] for layer in self.layers.values()} - {None}
         return values.pop() if len(values) == 1 else None
 
     @property
@@ -76,38 +67,221 @@ class Compiled:
         """Shape of every array."""
         return {key: tuple(np.shape(value)) for key, value in self.params.items()}
 
-    def arrays(self, name: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The arrays of one layer, by their own names."""
-        params = self.params if params is None else params
-        return {short: params[key] for key, short in _keys(params, name).items()}
+    def arrays(self, name: str) -> dict[str, Any]:
+        """The arrays of the layer at a path, by their own names."""
+        return {
+            str(path[-1]): self.params[key]
+            for key, path in self.paths.items()
+            if "/".join(map(str, path[:-1])) == name
+        }
 
-    def apply(self, params: Mapping[str, Array], x: Array) -> Array:
-        """Pure: the network's output for `x`, in the dtype of `x`. Jit it: `jax.jit(c.apply)`.
+    def apply(self, params: Mapping[str, Array], *args: Any, **kwargs: Any) -> Any:
+        """Call the model on these arrays; pure. Jit it: `jax.jit(compiled.apply)`.
 
-        Raises `ValueError`, at trace time, for arrays or an `x` of other shapes than the model's.
+        With `dtype`, floating arguments are taken in it and results given in the dtype of the first
+        argument.
+
+        Raises:
+          ValueError: at trace time, for arrays of other shapes than the model's, or for a layer
+            that computes statistics of its batch; and whatever the model's own call raises.
         """
         difference = mismatch(
             {key: tuple(np.shape(value)) for key, value in params.items()}, self.shapes
         )
         if difference:
             raise ValueError(f"these are not the arrays of this model: {difference}")
-        x = as_array("x", x)
+        model: Any = self.model(params)
+        variables = {key: _variable(model, path) for key, path in self.paths.items()}
+        call = model if self.dtype is None else _in_half(model, self.dtype)
+        result = call(*map(_array, args), **kwargs)
+        moved = [key for key, v in variables.items() if v.get_value() is not params[key]]
+        if moved:
+            raise ValueError(
+                f"{', '.join(moved[:4])} changed in the call: the layer is in training mode, and a "
+                "compiled model evaluates"
+            )
+        return result
 
-        def layer(name: str, x: Array) -> Array:
-            description = self.layers[name]
-            return OPS[description["op"]](x, self.arrays(name, params), **_options(description))
+    def model(self, params: Mapping[str, Array] | None = None) -> nnx.Module:
+        """The compiled module itself, holding these arrays (default: its own)."""
+        params = self.params if params is None else params
+        state = nnx.from_flat_state(
+            [(path, nnx.Variable(params[key])) for key, path in self.paths.items()]
+        )
+        return nnx.merge(self.graphdef, state, *(() if self.fixed is None else (self.fixed,)))
 
-        start = x if self.dtype is None else x.astype(self.dtype)
-        run = NETWORKS[self.network["kind"]]
-        return run(layer, self.layers, self.network, start).astype(x.dtype)
-
-    def __call__(self, x: Any) -> Array:
-        """`apply` with the model's own arrays, compiled once for each shape of `x`."""
-        return self._jitted(self.params, jnp.asarray(x))
+    def __call__(self, *args: Any) -> Any:
+        """`apply` with the model's own arrays, compiled once for each shape of the arguments."""
+        return self._jitted(self.params, *args)
 
     @functools.cached_property
     def _jitted(self) -> Callable:
         return jax.jit(self.apply)
+
+
+class Occurrence(NamedTuple):
+    """A module at one of its places: a shared module has several."""
+
+    path: str
+    module: nnx.Module
+    parents: tuple[nnx.Module, ...]  # outermost first
+
+
+def occurrences(
+    module: nnx.Module, path: tuple[Any, ...] = (), parents: tuple[nnx.Module, ...] = ()
+) -> Iterator[Occurrence]:
+    """Every module at every place, outermost first."""
+    yield Occurrence("/".join(map(str, path)), module, parents)
+    for name, child in nnx.iter_children(module):
+        nested = isinstance(child, nnx.Pytree)
+        if nested and not any(child is parent for parent in (*parents, module)):
+            yield from occurrences(child, (*path, name), (*parents, module))
+
+
+def assemble(
+    model: nnx.Module, layers: Mapping[str, Mapping[str, Any]], dtype: str | None,
+    info: Mapping[str, Any], description: str | None, structure: str,
+) -> Compiled:  # fmt: skip
+    """A frozen model as a `Compiled`.
+
+    Raises:
+      ValueError: values that are not finite; names the array.
+    """
+    graphdef, state, fixed = nnx.split(model, _is_array, ...)
+    params, paths = {}, {}
+    for path, variable in nnx.to_flat_state(state):
+        key = "/".join(map(str, path))
+        params[key], paths[key] = variable.get_value(), path
+        if not np.isfinite(np.asarray(params[key], np.float64)).all():
+            raise ValueError(f"{key} is not finite in {params[key].dtype}")
+    kappas = {
+        place.path: place.module.value
+        for place in occurrences(model)
+        if isinstance(place.module, nn.Kappa)
+    }
+    return Compiled(
+        params, layers, graphdef, paths, kappas, fixed if nnx.to_flat_state(fixed) else None,
+        dtype, description, structure, dict(info),
+    )  # fmt: skip
+
+
+def assemble_from(
+    model: nnx.Module, params: Mapping[str, Array], header: Mapping[str, Any]
+) -> Compiled:
+    """The `Compiled` of a file: `model` gives the structure, also if its arrays are abstract.
+
+    Raises:
+      ValueError: layers, kappas or arrays that are not those of the model.
+    """
+    if structure_of(model) != header["structure"]:
+        raise ValueError(
+            "the model differs from the one that was compiled, in a class or an option"
+        )
+    places = {place.path: place.module for place in occurrences(model)}
+    for path, kappa in header["kappas"].items():
+        module = places.get(path)
+        if not isinstance(module, nn.Kappa):
+            raise ValueError(f"the model has no learned kappa at {path!r}")
+        as_kappa(kappa, np.float32)
+        module.value, module.raw = float(kappa), None
+    for path, layer in header["layers"].items():
+        module = places.get(path)
+        if module is None or type(module).__name__ != layer["layer"]:
+            there = "nothing" if module is None else type(module).__name__
+            raise ValueError(f"expected {layer['layer']} at {path!r}, the model has {there}")
+        if layer["kappa"] is not None:
+            as_kappa(layer["kappa"], np.float32)
+        prefix = f"{path}/" if path else ""
+        names = (key.removeprefix(prefix) for key in params if key.startswith(prefix))
+        arrays = {name: params[prefix + name] for name in names if "/" not in name}
+        _check_shapes(path, module, arrays)
+        compiling.freeze(module, arrays, Frozen(path, layer["kappa"], bool(layer["folded"])))
+    graphdef, state, fixed = nnx.split(model, _is_array, ...)
+    flat = [(path, variable) for path, variable in nnx.to_flat_state(state)]
+    paths = {"/".join(map(str, path)): path for path, _ in flat}
+    expected = {key: tuple(v.get_value().shape) for key, (_, v) in zip(paths, flat, strict=True)}
+    difference = mismatch({key: tuple(a.shape) for key, a in params.items()}, expected)
+    if difference:
+        raise ValueError(f"the arrays are not those of the model: {difference}")
+    return Compiled(
+        {key: params[key] for key in paths}, header["layers"], graphdef, paths, header["kappas"],
+        fixed if nnx.to_flat_state(fixed) else None, header["dtype"], header["description"],
+        header["structure"], header["info"],
+    )  # fmt: skip
+
+
+def _check_shapes(path: str, module: Any, arrays: Mapping[str, Array]) -> None:
+    """The arrays of a layer fit each other and the kernel that they replace."""
+    widths = {array.shape[-1:] for array in arrays.values()}
+    kernel = getattr(module, "kernel", None)
+    wide = [a.shape for a in arrays.values() if a.ndim > 1]
+    same = kernel is None or wide in ([], [tuple(kernel.shape)])
+    if len(widths) > 1 or not same:
+        shapes = {name: array.shape for name, array in arrays.items()}
+        raise ValueError(f"layer {path!r}: its arrays do not fit the model, got shapes {shapes}")
+
+
+def build(description: str) -> ResNet:
+    """The network of a description, in evaluation mode, its arrays abstract.
+
+    Raises:
+      ValueError: a description of something else.
+    """
+    kinds = {kind.__name__: kind for kind in MODELS.values()}
+    try:
+        name, options = json.loads(description)
+        sizes = [*options["stages"], options["width"], options["num_classes"]]
+        if max(sizes) > 1 << 16 or len(options["stages"]) > 1 << 10:
+            raise ValueError(f"sizes {sizes[:8]} of no network")
+        model = nnx.eval_shape(lambda: kinds[name](**options, rngs=nnx.Rngs(0)))
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"no description of a network ({error}): {description[:80]}") from None
+    model.eval()
+    return model
+
+
+def structure_of(model: nnx.Module) -> str:
+    """A digest of the classes and options of a model; lambdas all look alike."""
+    lines = []
+    for path, node in nnx.iter_graph(model):
+        if "_pytree" not in "".join(map(str, path)) and not isinstance(node, nnx.Variable):
+            kind = node if callable(node) and hasattr(node, "__qualname__") else type(node)
+            plain = isinstance(node, str | int | float | bool | tuple | None)
+            text = repr(node) if plain else f"{kind.__module__}.{kind.__qualname__}"
+            lines.append(f"{'/'.join(map(str, path))}: {text}")
+    return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()[:16]
+
+
+def _is_array(path: Any, value: Any) -> bool:
+    """Whether state is numbers that belong to the model, not a key or count of random numbers."""
+    return isinstance(value, nnx.Variable) and not isinstance(value, nnx.RngState)
+
+
+def _variable(model: Any, path: tuple[Any, ...]) -> Any:
+    for name in path:
+        model = model[name] if isinstance(name, int) else getattr(model, name)
+    return model
+
+
+def _array(x: Any) -> Any:
+    return jnp.asarray(x) if isinstance(x, np.ndarray) else x
+
+
+def _in_half(model: Any, dtype: str) -> Callable:
+    """The model's call with activations in half precision."""
+
+    def cast(x: Any, to: Any) -> Any:
+        floating = hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating)
+        return x.astype(to) if floating else x
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if "dtype" in inspect.signature(type(model).__call__).parameters:
+            return model(*args, **{"dtype": dtype, **kwargs})  # it knows where it may
+        like = args[0].dtype if args and hasattr(args[0], "dtype") else jnp.float32
+        result = model(*(cast(x, dtype) for x in args), **kwargs)
+        return jax.tree.map(lambda x: cast(x, like), result)
+
+    return call
 
 
 def mismatch(got: Mapping[str, Any], expected: Mapping[str, Any], limit: int = 4) -> str:
@@ -121,34 +295,6 @@ def mismatch(got: Mapping[str, Any], expected: Mapping[str, Any], limit: int = 4
     ]
     more = f"; and {len(notes) - limit} more" if len(notes) > limit else ""
     return "; ".join(notes[:limit]) + more
-
-
-def _keys(params: Mapping[str, Any], name: str) -> dict[str, str]:
-    """Full and own names of the arrays of the layer `name`."""
-    prefix = join(name, "x")[:-1]
-    own = {key: key[len(prefix) :] for key in params if key.startswith(prefix)}
-    return {key: short for key, short in own.items() if "/" not in short}
-
-
-def _options(layer: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in layer.items() if key != "op"}
-
-
-def _check_options(name: str, layer: Mapping[str, Any]) -> None:
-    """The options are those that the op takes."""
-    try:
-        inspect.signature(OPS[layer["op"]]).bind("x", "arrays", **_options(layer))
-    except TypeError as error:
-        raise ValueError(f"layer {name!r}, op {layer['op']}: {error}") from None
-
-
-def _check_shapes(name: str, shapes: Shapes) -> None:
-    """The arrays of one layer fit each other: all have the width of its output."""
-    widths = {key: shape[-1] for key, shape in shapes.items() if shape}
-    if len(set(widths.values())) > 1 or max(map(len, shapes.values()), default=0) == 0 < len(
-        shapes
-    ):
-        raise ValueError(f"layer {name!r}: its arrays do not fit each other, got shapes {shapes}")
 
 
 def evaluate(compiled: Compiled, dataset: Dataset, batch_size: int = 256) -> dict[str, Any]:

@@ -3,75 +3,75 @@
     unzip -p model.npz header.json    shows what a file holds
     numpy.load("model.npz")["head/time"]    reads an array without this package
 
-Nothing is pickled. bfloat16, which npy does not know, is stored as uint16 bits; the header has the
-true dtype. Every member carries a checksum. A file is written beside its place and renamed, so that
+With the ending `.safetensors` it is a safetensors file, the header its metadata. Nothing
+is pickled. bfloat16, which npy does not know, is stored as uint16 bits there; the header has the
+true dtype.
+Every array and the header carry a checksum. A file is written beside its place and renamed, so that
 a reader meets the old file or the new one.
 """
 
+import io
 import json
 import os
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.export
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
-from lorentz_jax._src.arguments import compute_dtype
-from lorentz_jax.inference.compiled import Compiled, mismatch
+from lorentz_jax.inference.compiled import HALF, Compiled, assemble_from, build, mismatch
 
 FORMAT = "lorentz_jax compiled model"
-VERSION = 1
+VERSION = 2
 HEADER = "header.json"
-_TORN = (zipfile.BadZipFile, EOFError, zlib.error, OSError)
+DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64", "uint32", "bool")
+_TORN = (zipfile.BadZipFile, EOFError, zlib.error, OSError, NotImplementedError, RuntimeError)
 
 
 def save(compiled: Compiled, path: str | os.PathLike) -> None:
     """Write the compiled model to `path`, whole or not at all; a file that is there is replaced.
 
+    Args:
+      compiled: the model.
+      path: ends in `.safetensors` for that format, which needs the package; else an npz.
+
     Raises:
       TypeError: `compiled` is something else, or its `info` is not JSON.
+      ValueError: safetensors is not installed.
     """
     if not isinstance(compiled, Compiled):
         raise TypeError(f"expected a Compiled, got {type(compiled).__name__}; compile it first")
+    path = Path(path)
     arrays = {key: np.asarray(value) for key, value in compiled.params.items()}
+    fields = ("kappa", "dtype", "description", "structure", "layers", "kappas", "info")
     header = {
         "format": FORMAT,
         "version": VERSION,
-        "kappa": compiled.kappa,
-        "dtype": compiled.dtype,
-        "network": compiled.network,
-        "layers": compiled.layers,
+        **{field: getattr(compiled, field) for field in fields},
         "arrays": {key: _describe(value) for key, value in arrays.items()},
-        "info": compiled.info,
     }
     text = json.dumps(header, indent=1, allow_nan=False)
-
-    def write(file: Any) -> None:
-        # ZipInfo has a fixed date: the same model gives the same bytes.
-        with zipfile.ZipFile(file, "w") as archive:
-            archive.writestr(zipfile.ZipInfo(HEADER), text)
-            for key, value in arrays.items():
-                with archive.open(zipfile.ZipInfo(f"{key}.npy"), "w", force_zip64=True) as member:
-                    np.lib.format.write_array(member, _bits(value), allow_pickle=False)
-
-    write_atomic(Path(path), write)
+    content = _safetensors(arrays, text) if _is_safetensors(path) else _npz(arrays, text)
+    write_atomic(path, lambda file: file.write(content))
 
 
 def load(
-    path: str | os.PathLike, *, kappa: float | None = None, like: Compiled | None = None
+    path: str | os.PathLike, *, kappa: float | None = None, like: nnx.Module | None = None
 ) -> Compiled:
     """Read a compiled model.
 
     Args:
       path: a file of `save`.
       kappa: refuse a model of any other.
-      like: refuse a model whose arrays have other names or shapes than this one's.
+      like: a model of the same classes and options, whose arrays do not matter. A network of
+        `models` needs none: it is built again from its description. (Functions are recognised by
+        name, so that one lambda is taken for another.)
 
     Raises:
       FileNotFoundError: no such file.
@@ -79,36 +79,31 @@ def load(
         or not what was asked for. The message names the file, what was expected and what was found.
     """
     path = Path(path)
-    header = _header(path)
-    for key in ("network", "layers", "arrays", "info"):
-        if not isinstance(header.get(key), dict):
-            raise ValueError(
-                f"{path}: expected {key!r} to be an object, got {header.get(key)!r} in {HEADER}"
-            )
+    header, members = _read(path)
     try:
-        compiled = Compiled(
-            _read_arrays(path, header["arrays"]),
-            header["layers"],
-            header["network"],
-            header.get("dtype"),
-            header["info"],
-        )
-    except (ValueError, TypeError, AttributeError) as error:
+        arrays = _arrays(header["arrays"], members)
+        compiled = assemble_from(_skeleton(header, like), arrays, header)
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
         raise ValueError(f"{path}: {error}") from None
     if kappa is not None and not _same_kappa(compiled, kappa):
         raise ValueError(f"{path}: expected kappa {kappa}, got a model of kappa {compiled.kappa}")
-    difference = mismatch(compiled.shapes, like.shapes) if like is not None else ""
-    if difference:
-        raise ValueError(f"{path}: not the expected network: {difference}")
     return compiled
+
+
+def describe(path: str | os.PathLike) -> dict[str, Any]:
+    """The header of a compiled model: format, description, layers, arrays, info.
+
+    Raises:
+      FileNotFoundError, ValueError: as `load`.
+    """
+    return _read(Path(path))[0]
 
 
 def is_compiled(path: str | os.PathLike) -> bool:
     """Whether `path` is a compiled model, of whatever version."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            return json.loads(archive.read(HEADER)).get("format") == FORMAT
-    except (KeyError, ValueError, AttributeError, *_TORN):
+        return json.loads(_members(Path(path))[HEADER]).get("format") == FORMAT
+    except (KeyError, ValueError, AttributeError, RecursionError, *_TORN):
         return False
 
 
@@ -142,29 +137,101 @@ def _umask() -> int:
     return mask
 
 
-def _header(path: Path) -> dict[str, Any]:
-    """The JSON of a compiled model of this version, or `ValueError`."""
-    expected = f"expected a {FORMAT} (npz with a {HEADER})"
+def _skeleton(header: dict[str, Any], like: nnx.Module | None) -> nnx.Module:
+    """The model whose structure a file has; its arrays do not matter."""
+    if header["dtype"] not in (None, *HALF):
+        raise ValueError(f"dtype must be None or one of {HALF}, got {header['dtype']!r}")
+    if like is not None:
+        model = nnx.clone(like)
+        model.eval()
+        return model
+    if not isinstance(header["description"], str):
+        raise ValueError(
+            "it is no unchanged network of lorentz_jax.models: load it with like=, a model of the "
+            "same classes and options"
+        )
+    return build(header["description"])
+
+
+def _is_safetensors(path: Path) -> bool:
+    return path.suffix == ".safetensors"
+
+
+def _package() -> Any:
+    try:
+        import safetensors.numpy
+    except ImportError:
+        raise ValueError(
+            "a .safetensors file needs the package safetensors: pip install 'lorentz-jax[convert]'"
+        ) from None
+    return safetensors
+
+
+def _safetensors(arrays: dict[str, np.ndarray], text: str) -> bytes:
+    metadata = {"header": text, "crc32": str(zlib.crc32(text.encode()))}
+    return _package().numpy.save(arrays, metadata=metadata)
+
+
+def _npz(arrays: dict[str, np.ndarray], text: str) -> bytes:
+    file = io.BytesIO()
+    # ZipInfo has a fixed date: the same model gives the same bytes.
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(zipfile.ZipInfo(HEADER), text)
+        for key, value in arrays.items():
+            with archive.open(zipfile.ZipInfo(f"{key}.npy"), "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, _bits(value), allow_pickle=False)
+    return file.getvalue()
+
+
+def _members(path: Path) -> dict[str, Any]:
+    """The header's text under `HEADER`, and every array by its name, as bytes or as an array."""
+    content = path.read_bytes()
+    if _is_safetensors(path):
+        try:
+            entries = dict(_package().deserialize(content))
+            size = int.from_bytes(content[:8], "little")
+            metadata = json.loads(content[8 : 8 + size])["__metadata__"]
+        except (KeyError, TypeError, ValueError, _package().SafetensorError) as error:
+            raise EOFError(f"no safetensors file: {error}") from None
+        text = metadata["header"].encode()
+        if metadata.get("crc32") != str(zlib.crc32(text)):
+            raise EOFError("the header has another checksum")
+        names = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64",
+                 "I32": "int32", "I64": "int64", "U32": "uint32", "BOOL": "bool"}  # fmt: skip
+        arrays = {
+            key: np.frombuffer(bytes(e["data"]), jnp.dtype(names[e["dtype"]])).reshape(e["shape"])
+            for key, e in entries.items()
+        }
+        return {HEADER: text} | arrays
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        infos = archive.infolist()
+        stored = all(i.compress_type == zipfile.ZIP_STORED and not i.flag_bits & 1 for i in infos)
+        if not stored or sum(i.file_size for i in infos) > len(content):
+            raise EOFError("its members are packed or encrypted")
+        if len({i.filename for i in infos}) < len(infos):
+            raise EOFError("two members have one name")
+        return {i.filename.removesuffix(".npy"): archive.read(i) for i in infos}
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The header of a compiled model of this version and its arrays, or `ValueError`."""
+    expected = f"expected a {FORMAT} (npz with a {HEADER}, or safetensors)"
     if path.is_dir():
         raise ValueError(f"{path}: {expected}, got a folder")
     try:
-        with zipfile.ZipFile(path) as archive:
-            if HEADER not in archive.namelist():
-                members = ", ".join(archive.namelist()[:3])
-                raise ValueError(f"{path}: {expected}, got an archive of {members or 'nothing'}")
-            header = json.loads(archive.read(HEADER))
+        members = _members(path)
+        if HEADER not in members:
+            names = ", ".join(list(members)[:3])
+            raise ValueError(f"{path}: {expected}, got an archive of {names or 'nothing'}")
+        header = json.loads(members.pop(HEADER))
     except FileNotFoundError:
         raise
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path}: {expected}, but its header is damaged: {error}") from None
     except _TORN as error:
         size = path.stat().st_size
-        what = (
-            f"{size} bytes that end too early or are something else ({error})"
-            if size
-            else ("an empty file")
-        )
-        raise ValueError(f"{path}: {expected}, got {what}") from None
+        torn = f"{size} bytes that end too early or are something else ({error})"
+        raise ValueError(f"{path}: {expected}, got {torn if size else 'an empty file'}") from None
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         kind = header.get("format") if isinstance(header, dict) else type(header).__name__
         raise ValueError(f"{path}: {expected}, got the format {kind!r}")
@@ -173,30 +240,37 @@ def _header(path: Path) -> dict[str, Any]:
             f"{path}: expected format version {VERSION}, got {header.get('version')!r}; compile "
             "the model again, or read it with the lorentz_jax that wrote it"
         )
-    return header
+    for key in ("layers", "kappas", "arrays", "info"):
+        if not isinstance(header.get(key), dict):
+            raise ValueError(
+                f"{path}: expected {key!r} to be an object, got {header.get(key)!r} in {HEADER}"
+            )
+    return header, members
 
 
-def _read_arrays(path: Path, described: dict[str, dict[str, Any]]) -> dict[str, jax.Array]:
+def _arrays(described: dict[str, Any], members: dict[str, Any]) -> dict[str, jax.Array]:
     """All arrays, exactly those that the header lists; `ValueError` otherwise."""
+    names = mismatch(dict.fromkeys(members), dict.fromkeys(described))
+    if names:
+        raise ValueError(f"expected the arrays of its {HEADER}: {names}")
     arrays = {}
-    try:
-        with zipfile.ZipFile(path) as archive:
-            stored = [n.removesuffix(".npy") for n in archive.namelist() if n != HEADER]
-            names = mismatch(dict.fromkeys(stored), dict.fromkeys(described))
-            if names:
-                raise ValueError(f"expected the arrays of its {HEADER}: {names}")
-            for key, entry in described.items():
-                with archive.open(f"{key}.npy") as member:
-                    value = np.lib.format.read_array(member, allow_pickle=False)
-                    member.read()  # to the end, where the checksum is compared
-                if entry["dtype"] == "bfloat16" and value.dtype == np.uint16:
-                    value = value.view(jnp.bfloat16)
-                arrays[key] = value
-    except _TORN as error:
-        raise ValueError(f"expected whole arrays, got a damaged file ({error})") from None
+    for key, entry in described.items():
+        value = members[key]
+        if isinstance(value, bytes):
+            file = io.BytesIO(value)
+            value = np.lib.format.read_array(file, allow_pickle=False)
+            if file.read(1):
+                raise ValueError(f"{key}: bytes behind the array")
+        if entry.get("dtype") == "bfloat16" and value.dtype == np.uint16:
+            value = value.view(jnp.bfloat16)
+        if value.dtype.name not in DTYPES:
+            raise ValueError(f"{key}: expected one of {', '.join(DTYPES)}, got {value.dtype}")
+        arrays[key] = value
     difference = mismatch({key: _describe(value) for key, value in arrays.items()}, described)
     if difference:
-        raise ValueError(difference)
+        raise ValueError(f"expected whole arrays, got a damaged file: {difference}")
+    if not all(np.isfinite(np.asarray(a, np.float64)).all() for a in arrays.values()):
+        raise ValueError("it holds values that are not finite")
     wide = any(value.dtype.itemsize == 8 for value in arrays.values())
     if wide and not jax.config.read("jax_enable_x64"):
         raise ValueError("it holds float64 arrays, which need jax.config jax_enable_x64")
@@ -204,7 +278,8 @@ def _read_arrays(path: Path, described: dict[str, dict[str, Any]]) -> dict[str, 
 
 
 def _describe(array: np.ndarray) -> dict[str, Any]:
-    return {"dtype": array.dtype.name, "shape": list(array.shape)}
+    crc = zlib.crc32(np.ascontiguousarray(array).tobytes())
+    return {"dtype": array.dtype.name, "shape": list(array.shape), "crc32": crc}
 
 
 def _bits(array: np.ndarray) -> np.ndarray:
@@ -214,36 +289,3 @@ def _bits(array: np.ndarray) -> np.ndarray:
 def _same_kappa(compiled: Compiled, kappa: float) -> bool:
     # Relative 1e-6: a kappa that was learned in float32, or read from a printed line.
     return compiled.kappa is not None and abs(compiled.kappa - kappa) <= 1e-6 * abs(kappa)
-
-
-def export(
-    compiled: Compiled,
-    sample_shape: Sequence[int],
-    path: str | os.PathLike | None = None,
-    *,
-    platforms: Sequence[str] | None = None,
-) -> jax.export.Exported:
-    """The whole model, weights included, as one function of a batch `(b, *sample_shape)`.
-
-    The batch size b stays a symbol, so one export serves every b >= 1; an empty batch is refused
-    by the call ("expected ... batch >= 1"). Its input has the precision of the model's constants
-    (float32, or float64), whatever precision the activations have.
-
-    Args:
-      compiled: the model.
-      sample_shape: one image `(H, W, C)`, or one point `(D,)`.
-      path: also write `serialize()` there, whole or not at all.
-      platforms: for example `("cpu", "cuda")`; default, the present one.
-    """
-    sizes = tuple(int(size) for size in sample_shape)
-    if not sizes or min(sizes) < 1:
-        raise ValueError(f"sample_shape must be the shape of one sample, got {sample_shape}")
-    (batch,) = jax.export.symbolic_shape("batch")
-    dtype = jnp.result_type(*(compute_dtype(value.dtype) for value in compiled.params.values()))
-    sample = jax.ShapeDtypeStruct((batch, *sizes), dtype)
-    function = jax.jit(lambda x: compiled.apply(compiled.params, x))
-    exported = jax.export.export(function, platforms=platforms)(sample)
-    if path is not None:
-        data = exported.serialize()
-        write_atomic(Path(path), lambda file: file.write(data))
-    return exported

@@ -6,11 +6,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax import Array, lax
 
+from lorentz_jax._src.arguments import compute_dtype
 from lorentz_jax._src.conv import window_arguments
 from lorentz_jax.models.resnet import Layers, ResNet
+from lorentz_jax.nn.compiling import Frozen, check_mode, definer
 
 
 class Conv(nnx.Module):
@@ -31,9 +34,30 @@ class Conv(nnx.Module):
         """Images `(N, H, W, in)` to `(N, H', W', out)`."""
         kernel = self.kernel[...].astype(x.dtype)
         strides, pads = window_arguments(self.strides, None, kernel.shape[:2])
-        return lax.conv_general_dilated(
-            x, kernel, strides, pads, dimension_numbers=("NHWC", "HWIO", "NHWC")
-        )
+        folded = self.frozen is not None and self.frozen.folded
+        out = lax.conv_general_dilated(
+            x, kernel, strides, pads, dimension_numbers=("NHWC", "HWIO", "NHWC"),
+            preferred_element_type=compute_dtype(x.dtype) if folded else None,
+        )  # fmt: skip
+        return (out + self.bias[...].astype(out.dtype)).astype(x.dtype) if folded else out
+
+    compiles, constant_names = True, ("kernel", "bias")
+    frozen: Frozen | None = None
+
+    def constants(self, kappa: Any) -> dict[str, Array]:
+        """The kernel."""
+        return {"kernel": self.kernel[...]}
+
+    def fold(self, norm: nnx.Module, kappa: Any) -> dict[str, Array] | None:
+        """The kernel and a bias that stand for the convolution and the batch norm after it."""
+        if definer(norm) is not BatchNorm:
+            return None
+        mean, var = (np.asarray(stat[...], np.float64) for stat in (norm.mean, norm.var))
+        gamma, beta = (np.asarray(param[...], np.float64) for param in (norm.scale, norm.bias))
+        scale = gamma / np.sqrt(var + norm.epsilon)
+        arrays = {"kernel": np.asarray(self.kernel[...], np.float64) * scale}
+        arrays["bias"] = beta - mean * scale
+        return {name: jnp.asarray(a, self.kernel.dtype) for name, a in arrays.items()}
 
 
 class BatchNorm(nnx.BatchNorm):
@@ -41,8 +65,14 @@ class BatchNorm(nnx.BatchNorm):
 
     def __call__(self, x: Array, kappa: Any = None, use_running_average: Any = None) -> Array:
         """Images to images of the same shape and dtype."""
+        if self.frozen is not None:  # it is folded into the convolution before it
+            check_mode(self.frozen, use_running_average)
+            return x
         running = True if x.size == 0 else use_running_average
         return super().__call__(x, use_running_average=running).astype(x.dtype)
+
+    compiles = True
+    frozen: Frozen | None = None
 
 
 class Head(nnx.Module):
@@ -89,4 +119,4 @@ class EuclideanResNet(ResNet):
             return Head(in_features, classes, param_dtype, rngs)
 
         layers = Layers(conv, norm, head, pool=_mean)
-        super().__init__(layers, stages, width, num_classes, in_channels, None, rngs)
+        super().__init__(layers, stages, width, num_classes, in_channels, None, rngs, {})

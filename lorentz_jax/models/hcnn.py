@@ -135,7 +135,21 @@ class BdeirMLR(nn.HyperbolicModule):
 
     def __call__(self, x: Array, kappa: Any = None) -> Array:
         """Scaled signed distances of each point to the hyperplane of each class."""
-        return mlr(x, self.kernel[...], self.bias[...], self.resolve_kappa(kappa))
+        normals, kappa = self.normals(kappa), self.resolve_kappa(kappa)
+        return functional.mlr(x, normals, kappa, scale="outside")
+
+    compiles, constant_names, half = True, nn.NORMALS, False
+    needs_length = True
+
+    def normals(self, kappa: Any = None) -> Normals:
+        """The normals of the classes."""
+        if self.frozen is not None:
+            return self.kept_normals(kappa)
+        return plane_normals(self.kernel[...], self.bias[...], self.resolve_kappa(kappa))
+
+    def constants(self, kappa: Any) -> dict[str, Array]:
+        """The normals, in the place of kernel and bias."""
+        return nn.normal_arrays(self.normals(kappa))
 
 
 class HCNNResNet(ResNet):
@@ -167,7 +181,8 @@ class HCNNResNet(ResNet):
 
         own = Kappa(kappa, param_dtype) if learn_kappa else kappa
         layers = Layers(conv, norm, head, pool=pool, stride_first=True)
-        super().__init__(layers, stages, width, num_classes, in_channels, own, rngs)
+        options = {"kappa": kappa, "learn_kappa": learn_kappa, "init": init}
+        super().__init__(layers, stages, width, num_classes, in_channels, own, rngs, options)
 
 
 class HCNNPaperResNet(ResNet):
@@ -205,4 +220,10 @@ class HCNNPaperResNet(ResNet):
 
         own = Kappa(kappa, param_dtype) if learn_kappa else kappa
         layers = Layers(conv, norm, head)
-        super().__init__(layers, stages, width, num_classes, in_channels, own, rngs)
+        options = {
+            "kappa": kappa,
+            "learn_kappa": learn_kappa,
+            "init": init,
+            "extra_logit": extra_logit,
+        }
+        super().__init__(layers, stages, width, num_classes, in_channels, own, rngs, options)

@@ -209,8 +209,16 @@ class _Planes(nn.HyperbolicModule):
         self.kernel = nnx.Param(kernel * jnp.asarray(deviation, param_dtype))
         self.bias = nnx.Param(jnp.zeros(shape[-1:], param_dtype))
 
-    def planes(self, kappa: Any) -> Normals:
+    needs_length = True
+
+    def constants(self, kappa: Any) -> dict[str, Array]:
+        """The normals, in the place of kernel and bias."""
+        return nn.normal_arrays(self.normals(kappa))
+
+    def normals(self, kappa: Any) -> Normals:
         """The normals of the units."""
+        if self.frozen is not None:
+            return self.kept_normals(kappa)
         return plane_normals(self.kernel[...], self.bias[...], kappa)
 
 
@@ -232,7 +240,9 @@ class PoincareLinear(_Planes):
     def __call__(self, x: Array, kappa: Any = None) -> Array:
         """Points `(..., D_in)` to points `(..., D_out)`."""
         kappa = self.resolve_kappa(kappa)
-        return linear(x, self.planes(kappa), kappa)
+        return linear(x, self.normals(kappa), kappa)
+
+    compiles, constant_names = True, nn.NORMALS
 
 
 class PoincareMLR(PoincareLinear):
@@ -241,7 +251,9 @@ class PoincareMLR(PoincareLinear):
     def __call__(self, x: Array, kappa: Any = None) -> Array:
         """The score of each class."""
         kappa = self.resolve_kappa(kappa)
-        return mlr(x, self.planes(kappa), kappa)
+        return mlr(x, self.normals(kappa), kappa)
+
+    compiles, constant_names, half = True, nn.NORMALS, False
 
 
 class PoincareConv(_Planes):
@@ -261,7 +273,9 @@ class PoincareConv(_Planes):
     def __call__(self, x: Array, kappa: Any = None) -> Array:
         """Images `(..., H, W, D_in)` to `(..., H', W', D_out)`."""
         kappa = self.resolve_kappa(kappa)
-        return conv(x, self.planes(kappa), kappa, self.strides, self.padding)
+        return conv(x, self.normals(kappa), kappa, self.strides, self.padding)
+
+    compiles, constant_names = True, nn.NORMALS
 
 
 class PoincareBatchNorm(VarianceBatchNorm):
@@ -282,6 +296,8 @@ class _Head(PoincareLinear):
     def __call__(self, x: Array, kappa: Any = None) -> Array:
         """Points `(N, D)` to logits `(N, classes)`."""
         return to_tangent(super().__call__(x, kappa), self.resolve_kappa(kappa))
+
+    compiles, constant_names, half = True, nn.NORMALS, False
 
 
 class PoincareResNet(ResNet):
@@ -324,4 +340,5 @@ class PoincareResNet(ResNet):
             entry=from_tangent, pool=pool, stride_first=True,
             shortcut_norm=False,
         )  # fmt: skip
-        super().__init__(layers, stages, width, num_classes, in_channels, own, rngs)
+        options = {"kappa": kappa, "learn_kappa": learn_kappa, "init": init}
+        super().__init__(layers, stages, width, num_classes, in_channels, own, rngs, options)

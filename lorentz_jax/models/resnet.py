@@ -6,8 +6,10 @@ shortcut with norm where shape changes; a classifier at every pixel, then the me
 A family may put the stride first, leave the norm out of the shortcut, or pool before it classifies.
 """
 
+import inspect
+import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,6 +70,9 @@ class Layers:
 class ConvNorm(nnx.Module):
     """A convolution and its batch norm, which `normed=False` leaves out."""
 
+    folds = (("conv", "norm"),)  # the second is applied to what the first gives
+    passes_kappa = True
+
     def __init__(self, layers: Layers, in_features, out_features, size, strides, rngs, normed=True):
         self.conv = layers.conv(in_features, out_features, (size, size), strides, rngs)
         self.norm = layers.norm(out_features, rngs) if normed else None
@@ -113,6 +118,8 @@ class BasicBlock(nnx.Module):
 class ResNet(nnx.Module):
     """Images `(N, H, W, C)` to logits `(N, classes)`.
 
+    `description` says how to build the network again: the name in `MODELS` and keyword arguments.
+
     Args:
       layers: the family's layers.
       stages: number of blocks in each stage.
@@ -120,11 +127,15 @@ class ResNet(nnx.Module):
       num_classes, in_channels: sizes of output and input.
       kappa: what the network passes to its layers where a call gives none: a fixed number, a
         `nn.Kappa`, or None where they have their own or need none.
+      options: keyword arguments of the subclass, as JSON has them, for `description`.
     """
+
+    passes_kappa = True
 
     def __init__(
         self, layers: Layers, stages: Sequence[int], width: int, num_classes: int,
         in_channels: int, kappa: float | nn.Kappa | None, rngs: nnx.Rngs,
+        options: Mapping[str, Any],
     ):  # fmt: skip
         sizes = {"width": width, "num_classes": num_classes, "in_channels": in_channels}
         for name, value in (sizes | {"the number of stages": len(stages)}).items():
@@ -133,6 +144,8 @@ class ResNet(nnx.Module):
         if min(stages) < 1:
             raise ValueError(f"every stage needs a block, got stages {tuple(stages)}")
         self.kappa, self.in_channels = kappa, in_channels
+        built = {"stages": list(stages), **sizes, **options}
+        self.description = json.dumps([type(self).__name__, built])  # text, since it is static
         self.use_running_average = False  # set by train() and eval()
         self.entry, self.relu, self.pool = layers.entry, layers.relu, layers.pool
         self.stem = ConvNorm(layers, in_channels, width, 3, 1, rngs)
@@ -169,8 +182,13 @@ class ResNet(nnx.Module):
                 x = block(x, kappa, running)
         x = x.astype(outer)
         if self.pool is not None:
-            return self.head(self.pool(x, kappa), kappa)
-        return jnp.mean(self.head(x, kappa), axis=(1, 2))
+            return self.classify(self.pool(x, kappa), kappa)
+        return jnp.mean(self.classify(x, kappa), axis=(1, 2))
+
+    def classify(self, x: Array, kappa: Any) -> Array:
+        """The head, which may be any module, such as an `nnx.Linear` put in its place."""
+        curved = "kappa" in inspect.signature(type(self.head).__call__).parameters
+        return self.head(x, kappa) if curved else self.head(x)
 
 
 class LorentzResNet(ResNet):
@@ -227,7 +245,11 @@ class LorentzResNet(ResNet):
             conv, batch_norm, head, nn.conv_norm if centering else None,
             kappa=learned if kappa_per_layer else None,
         )  # fmt: skip
-        super().__init__(layers, stages, width, num_classes, in_channels, own, rngs)
+        super().__init__(
+            layers, stages, width, num_classes, in_channels, own, rngs,
+            {"kappa": kappa, "learn_kappa": learn_kappa, "kappa_per_layer": kappa_per_layer,
+             "init": init, "scale": scale, "norm": norm, "weight_norm": weight_norm},
+        )  # fmt: skip
         if init == "fast":
             _damp_branches([block.second.conv for blocks in self.stages for block in blocks])
 

@@ -1,7 +1,8 @@
 """Flax NNX layers: they create parameters and make one call into `functional`."""
 
-from lorentz_jax.nn import initializers
+from lorentz_jax.nn import compiling, initializers
 from lorentz_jax.nn.modules import (
+    NORMALS,
     Activation,
     HyperbolicModule,
     HyperplaneLayer,
@@ -11,10 +12,12 @@ from lorentz_jax.nn.modules import (
     LorentzLinear,
     LorentzMLR,
     conv_norm,
+    normal_arrays,
     resolve_kappa,
 )
 
 __all__ = [
+    "NORMALS",
     "Activation",
     "HyperbolicModule",
     "HyperplaneLayer",
@@ -23,7 +26,9 @@ __all__ = [
     "LorentzConv",
     "LorentzLinear",
     "LorentzMLR",
+    "compiling",
     "conv_norm",
     "initializers",
+    "normal_arrays",
     "resolve_kappa",
 ]

@@ -9,20 +9,32 @@ part, and an optional `kappa` that overrides its own: a network passes one curva
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax import Array
 
 from lorentz_jax import functional
 from lorentz_jax._src.arguments import as_kappa, compute_dtype
-from lorentz_jax._src.plain import point_time, to_hyperboloid
+from lorentz_jax._src.plain import boost_by, point_time, to_hyperboloid
+from lorentz_jax._src.polar import polar
 from lorentz_jax.hyperplane import Normals, factored_normals, normals
-from lorentz_jax.nn import initializers
+from lorentz_jax.nn import compiling, initializers
+from lorentz_jax.nn.compiling import Frozen, check_kappa, check_mode, definer, value
 
 Activation = Callable[[Array], Array]
+NORMALS = ("space", "time", "length", "excess")
+FOLDED_NORMALS = (*NORMALS, "push", "pull")
+
+
+def normal_arrays(normals: Normals) -> dict[str, Array]:
+    """Normals as arrays by name."""
+    arrays = {name: getattr(normals, name) for name in NORMALS}
+    return {name: array for name, array in arrays.items() if array is not None}
 
 
 class Kappa(nnx.Module):
@@ -39,9 +51,12 @@ class Kappa(nnx.Module):
             raise ValueError(f"a learnable kappa must start inside ({low}, {high}), got {kappa}")
         share = math.log(kappa / low) / math.log(high / low)
         self.raw = nnx.Param(jnp.asarray(math.log(share / (1 - share)), param_dtype))
+        self.value: float | None = None  # in a compiled network, where raw is gone
 
-    def __call__(self) -> Array:
+    def __call__(self) -> Any:
         """The value of kappa."""
+        if self.value is not None:
+            return self.value
         low, high = self.bounds
         return low * jnp.exp(math.log(high / low) * jax.nn.sigmoid(self.raw[...]))
 
@@ -67,6 +82,7 @@ class HyperbolicModule(nnx.Module):
     """
 
     scaled = False
+    frozen: Frozen | None = None  # in a compiled model, see `compiling`
 
     def __init__(self, kappa: float, learn_kappa: bool, param_dtype: Any):
         as_kappa(kappa, jnp.float32)
@@ -74,7 +90,16 @@ class HyperbolicModule(nnx.Module):
 
     def resolve_kappa(self, kappa: Any = None) -> Any:
         """`kappa` where it is given, else the module's own."""
-        return resolve_kappa(self.kappa, kappa)
+        kappa = resolve_kappa(self.kappa, kappa)
+        compiling.note(self, kappa)
+        return kappa
+
+    def kept_normals(self, kappa: Any) -> Normals:
+        """The normals that a frozen layer holds."""
+        assert self.frozen is not None
+        check_kappa(self.frozen, self.resolve_kappa(kappa))
+        names = ("time", "space", "length", "excess")
+        return Normals(*(value(getattr(self, name, None)) for name in names))
 
     def unscale(self, stored: Array, dim: int, kappa: Any) -> Array:
         """The offset whose stored value this is, for inputs of `dim` space coordinates."""
@@ -111,15 +136,50 @@ class HyperplaneLayer(HyperbolicModule):
 
     def normals(self, kappa: Any = None) -> Normals:
         """The Minkowski normals V of the units."""
+        if self.frozen is not None:
+            return self.kept_normals(kappa)
         planes, scale = self.factored_normals(kappa)
         return planes if scale is None else replace(planes, space=planes.space * scale)
 
     def factored_normals(self, kappa: Any = None) -> tuple[Normals, Array | None]:
         """The normals with their space part over a scale per unit, None without weight norm."""
+        if self.frozen is not None:
+            return self.kept_normals(kappa), None
         kernel, b, kappa = self.kernel[...], self.biases(kappa), self.resolve_kappa(kappa)
         if self.gain is None:
             return normals(kernel, b, kappa), None
         return factored_normals(kernel, jax.nn.softplus(self.gain[...]), b, kappa)
+
+    def constants(self, kappa: Any) -> dict[str, Array]:
+        """V, in the place of kernel, gain and bias."""
+        return normal_arrays(self.normals(kappa))
+
+    def fold(self, norm: nnx.Module, kappa: Any) -> dict[str, Array] | None:
+        """V and a boost, with the centring norm after the layer folded in; None if it cannot be.
+
+        The rotation R of the norm's polar form goes into the normals: `R (x o v) = x o (R v)`,
+        where R acts on the output axis. The boost is left, see `_src.polar`.
+        """
+        if not isinstance(norm, LorentzBatchNorm) or definer(norm) is not LorentzBatchNorm:
+            return None
+        if self.activation is not None:  # it stands between the two
+            return None
+        mean, beta = (np.asarray(p, np.float64) for p in (norm.mean[...], norm.beta_point(kappa)))
+        rotation, point = polar(beta, mean, float(kappa))
+        push, normals = np.sqrt(float(kappa)) * point, self.normals(kappa)
+        arrays = {
+            "space": np.asarray(normals.space, np.float64) @ rotation.T,
+            "time": np.asarray(normals.time, np.float64) @ rotation.T,
+            "push": push,
+            "pull": push / (1 + np.sqrt(1 + push @ push)),
+        }
+        return {name: jnp.asarray(a, normals.space.dtype) for name, a in arrays.items()}
+
+    def finish(self, kappa: Any) -> Activation | None:
+        """What follows `x o v`: the activation, or the boost of a norm that was folded in."""
+        if self.frozen is None or not self.frozen.folded:
+            return self.activation
+        return partial(boost_by, push=self.push[...], pull=self.pull[...], kappa=kappa)
 
 
 class LorentzLinear(HyperplaneLayer):
@@ -145,7 +205,10 @@ class LorentzLinear(HyperplaneLayer):
 
     def __call__(self, x: Array, kappa: Any = None) -> Array:
         """Points `(..., D_in)` to points `(..., D_out)`."""
-        return functional.linear(x, self.normals(kappa), self.resolve_kappa(kappa), self.activation)
+        normals, kappa = self.normals(kappa), self.resolve_kappa(kappa)
+        return functional.linear(x, normals, kappa, self.finish(kappa))
+
+    compiles, constant_names = True, FOLDED_NORMALS
 
 
 class LorentzConv(HyperplaneLayer):
@@ -171,8 +234,10 @@ class LorentzConv(HyperplaneLayer):
         """Images `(..., H, W, D_in)` to `(..., H', W', D_out)`."""
         normals, kappa = self.normals(kappa), self.resolve_kappa(kappa)
         return functional.conv(
-            x, normals, kappa, self.strides, self.padding, activation=self.activation
+            x, normals, kappa, self.strides, self.padding, activation=self.finish(kappa)
         )
+
+    compiles, constant_names = True, FOLDED_NORMALS
 
 
 class LorentzMLR(HyperplaneLayer):
@@ -189,7 +254,20 @@ class LorentzMLR(HyperplaneLayer):
 
     def __call__(self, x: Array, kappa: Any = None) -> Array:
         """Signed distances of each point to the hyperplane of each class."""
-        return functional.mlr(x, self.normals(kappa), self.resolve_kappa(kappa), self.scale)
+        if self.frozen is not None:  # logits deserve no half precision
+            x = x.astype(compute_dtype(x.dtype))
+        with jax.named_scope("logits"):
+            return functional.mlr(x, self.normals(kappa), self.resolve_kappa(kappa), self.scale)
+
+    compiles, constant_names, half = True, NORMALS, False
+
+    def fold(self, norm: nnx.Module, kappa: Any) -> None:
+        """Nothing is folded into logits."""
+
+    @property
+    def needs_length(self) -> bool:
+        """Whether the layer itself, not only `restore`, uses |w|."""
+        return self.scale != "inside"
 
 
 class LorentzBatchNorm(HyperbolicModule):
@@ -217,6 +295,8 @@ class LorentzBatchNorm(HyperbolicModule):
 
     def beta_point(self, kappa: Any = None) -> Array:
         """The point beta, by its space part."""
+        if self.frozen is not None:
+            return self.beta[...]
         return self.unscale(self.beta[...], self.beta.shape[0], kappa)
 
     def __call__(
@@ -224,6 +304,11 @@ class LorentzBatchNorm(HyperbolicModule):
     ) -> Array:
         """Points `(..., D)` to points `(..., D)`."""
         kappa = self.resolve_kappa(kappa)
+        if self.frozen is not None:
+            check_mode(self.frozen, use_running_average)
+            if self.frozen.folded:
+                return x
+            check_kappa(self.frozen, kappa)
         if self.uses_running_average(x, use_running_average):
             mean = self.mean[...]
         else:
@@ -233,8 +318,16 @@ class LorentzBatchNorm(HyperbolicModule):
 
     def uses_running_average(self, x: Array, use_running_average: bool | None) -> bool:
         """Whether this call centres at the running mean; so for an empty batch."""
+        if self.frozen is not None:
+            return True
         own = self.use_running_average
         return x.size == 0 or (own if use_running_average is None else use_running_average)
+
+    compiles, constant_names = True, ("mean", "beta")
+
+    def constants(self, kappa: Any) -> dict[str, Array]:
+        """The running mean, and beta as a point."""
+        return {"mean": self.mean[...], "beta": self.beta_point(kappa)}
 
     def update(self, mean: Array, kappa: Any) -> None:
         """Move the running mean towards the mean of a batch."""
