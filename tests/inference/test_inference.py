@@ -202,7 +202,9 @@ def test_baselines(name):
     want = evaluated(model, x, train=False)
     for fold in (True, False):
         compiled = compile_cached_v(model, fold=fold)
-        oracle.assert_close(run(compiled, x), want, 1e-6, what=f"fold={fold}")
+        # HCNN's norms multiply what two programs round differently.
+        rtol = 1e-5 if name == "hcnn" else 1e-6
+        oracle.assert_close(run(compiled, x), want, rtol, what=f"fold={fold}")
     (batch,) = inference.export(compiled, x.shape[1:]).in_avals
     assert str(batch.shape) == "(batch, 4, 4, 3)"  # any number of images
 
