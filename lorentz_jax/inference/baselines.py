@@ -15,7 +15,6 @@ from lorentz_jax._src.conv import window_arguments
 from lorentz_jax.hyperplane import Normals
 from lorentz_jax.inference.ops import Piece, activation_name, activation_named, normal_arrays, plain
 from lorentz_jax.models import chen, euclidean, hcnn, poincare, variance
-from lorentz_jax.models import poincare as poincare_model
 
 # --- Euclidean ------------------------------------------------------------------------------
 
@@ -45,7 +44,7 @@ def euclidean_head(x, arrays):
     return x @ arrays["kernel"].astype(x.dtype) + arrays["bias"].astype(x.dtype)
 
 
-def _euclidean_conv(layer: euclidean.Conv, kappa: Any) -> Piece:
+def _euclidean_conv(layer: euclidean.EuclideanConv, kappa: Any) -> Piece:
     options = {"op": "euclidean_conv", "strides": plain(layer.strides)}
     return Piece(options, {"kernel": layer.kernel[...]})
 
@@ -59,7 +58,7 @@ def _scale_shift(layer: Any, kappa: Any) -> Piece:
     return Piece({"op": "scale_shift"}, {key: a.astype(dtype) for key, a in arrays.items()})
 
 
-def _euclidean_head(layer: euclidean.Head, kappa: Any) -> Piece:
+def _euclidean_head(layer: euclidean.EuclideanHead, kappa: Any) -> Piece:
     arrays = {"kernel": layer.kernel[...], "bias": layer.bias[...]}
     return Piece({"op": "euclidean_head"}, arrays)
 
@@ -157,19 +156,19 @@ def poincare_head(x, arrays, *, kappa):
 
 def midpoint_norm(x, arrays, *, kappa):
     """`poincare.midpoint_norm` with constant statistics."""
-    return poincare.midpoint_norm(x, kappa=kappa, **arrays)[0]
+    return variance.midpoint_norm(x, kappa=kappa, **arrays)[0]
 
 
 def _poincare(op: str, *sizes: str) -> Callable[[Any, Any], Piece]:
     def make(layer: Any, kappa: Any) -> Piece:
         kappa = layer.resolve_kappa(kappa)
         options = {"op": op, "kappa": float(kappa)} | {s: plain(getattr(layer, s)) for s in sizes}
-        return Piece(options, normal_arrays(layer.planes(kappa)))
+        return Piece(options, normal_arrays(layer.normals(kappa)))
 
     return make
 
 
-def _midpoint_norm(layer: poincare.PoincareBatchNorm, kappa: Any) -> Piece:
+def _midpoint_norm(layer: variance.PoincareBatchNorm, kappa: Any) -> Piece:
     options = {"op": "midpoint_norm", "kappa": float(layer.resolve_kappa(kappa))}
     return Piece(options, _statistics(layer, kappa))
 
@@ -193,16 +192,16 @@ OPS: dict[str, Callable[..., Array]] = {
 PIECES: dict[type, Callable[[Any, Any], Piece]] = {
     chen.ChenConv: _chen_conv,
     chen.ChenLinear: _chen_linear,
-    euclidean.BatchNorm: _scale_shift,
-    euclidean.Conv: _euclidean_conv,
-    euclidean.Head: _euclidean_head,
+    euclidean.EuclideanBatchNorm: _scale_shift,
+    euclidean.EuclideanConv: _euclidean_conv,
+    euclidean.EuclideanHead: _euclidean_head,
     hcnn.BdeirMLR: _bdeir_mlr,
-    hcnn.HCNNBatchNorm: _variance_norm,
-    poincare.PoincareBatchNorm: _midpoint_norm,
+    variance.HCNNBatchNorm: _variance_norm,
+    variance.PoincareBatchNorm: _midpoint_norm,
     poincare.PoincareConv: _poincare("poincare_conv", "strides", "padding"),
     poincare.PoincareLinear: _poincare("poincare_linear"),
     poincare.PoincareMLR: _poincare("poincare_mlr"),
-    poincare_model._Head: _poincare("poincare_head"),
+    poincare.PoincareHead: _poincare("poincare_head"),
     variance.VarianceBatchNorm: _variance_norm,
 }
 
@@ -214,7 +213,7 @@ FUSIONS: dict[tuple[str, str], Callable[[Piece, Piece], Piece | None]] = {
 JOINTS: dict[str, Callable[..., Array]] = {
     "centroid": hcnn.pool,
     "from_tangent": poincare.from_tangent,
-    "mean": euclidean._mean,
+    "mean": euclidean.pool,
     "moebius_sum": poincare.add,
     "tangent_mean": poincare.pool,
     "tangent_relu": poincare.relu,
