@@ -1,52 +1,71 @@
 """Lorentz layers of Chen et al., "Fully Hyperbolic Neural Networks" (ACL 2022).
 
+https://arxiv.org/abs/2105.14686, code https://github.com/chenweize1998/fully-hyperbolic-nn.
+
 A matrix acts on the whole ambient vector `(x_t, x)`, and the time of the result is whatever puts
 it on the hyperboloid: `y = x_t w_t + x W + b`. The row of the matrix that would give a time is
 dropped, so a layer is `functional.linear` or `functional.conv` with any row `w_t` in the place of
 `-v_t`, and a bias. Nothing but the time of the input depends on kappa.
 
-The reference code of the paper has 1/kappa for kappa in one of its two versions; this is right
-at every kappa.
+The FGG paper's reference code has 1/kappa for kappa in one of its two versions of this layer; the
+one here is right at every kappa.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
+from jax.typing import DTypeLike
 
 from lorentz_jax import functional, nn
 from lorentz_jax._src.arguments import as_array, as_kappa, compute_dtype
 from lorentz_jax._src.scalars import divide, safe_norm
 from lorentz_jax.hyperplane import Normals
+from lorentz_jax.nn.initializers import draw_uniform
+from lorentz_jax.nn.modules import freeze_window
+
+__all__ = ["INITS", "ChenConv", "ChenLinear", "check_units", "conv", "linear", "reference_linear"]
 
 INITS = ("chen", "hcnn")
 
 
 def linear(
-    x: Any, kernel: Any, time: Any, kappa: Any, bias: Any = None, log_scale: Any = None,
-    activation: Callable[[Array], Array] | None = None,
-) -> Array:  # fmt: skip
-    """Chen et al.'s linear layer, `y = h(x_t w_t + x W + b)`, from `(..., D_in)` to `(..., D_out)`.
+    x: Any,
+    kernel: Any,
+    time: Any,
+    kappa: Any,
+    bias: Any = None,
+    log_scale: Any = None,
+    activation: nn.Activation | None = None,
+) -> Array:
+    """Apply Chen et al.'s linear layer, `y = h(x_t w_t + x W + b)`.
 
     With `log_scale` it is their normalised layer: `kernel`, `time` and `bias` then have D_out + 1
     columns, the first of which is a gate g, and the others, h, only give the direction:
     `y = e^log_scale sigmoid(g) h/|h|`, the origin where `h = 0`.
 
     Args:
-      x: points.
-      kernel: W, `(D_in, D_out)` or `(D_in, D_out + 1)`.
-      time: w_t, the weights of the time of x, one a column of `kernel`.
-      kappa: may vary along the batch.
-      bias: b, or None.
-      log_scale: logarithm of the largest |y|, a number; None for the plain layer.
-      activation: elementwise on the space part; the time follows it.
+        x: points `(..., D_in)`.
+        kernel: W, `(D_in, D_out)` or `(D_in, D_out + 1)`.
+        time: w_t, the weights of the time of x, one a column of `kernel`.
+        kappa: may vary along the batch; the curvature is -kappa.
+        bias: b, one a column of `kernel`, or None.
+        log_scale: logarithm of the largest |y|, a number; None for the plain layer.
+        activation: elementwise on the space part; the time follows it.
+
+    Returns:
+        Points `(..., D_out)`.
 
     Raises:
-      ValueError: shapes that do not fit each other.
+        ValueError: shapes do not fit each other.
+
+    Example:
+        >>> linear(jnp.zeros(2), jnp.ones((2, 3)), jnp.array([0.0, 1.0, 2.0]), 0.25)
+        Array([0., 2., 4.], dtype=float32)
     """
     normals = _unconstrained(kernel, time, bias, log_scale)
     return functional.linear(x, normals, kappa, _finish(bias, log_scale, activation))
@@ -55,12 +74,13 @@ def linear(
 def conv(
     x: Any, kernel: Any, time: Any, kappa: Any, bias: Any = None, log_scale: Any = None,
     strides: int | Sequence[int] = 1, padding: functional.Padding = None,
-    activation: Callable[[Array], Array] | None = None,
+    activation: nn.Activation | None = None,
 ) -> Array:  # fmt: skip
-    """`linear` of every concatenated patch of images `(..., H, W, D_in)` (HCNN's convolution).
+    """Apply `linear` to every concatenated patch of images `(..., H, W, D_in)`, as HCNN does.
 
     As the patch has time `t = sqrt(1/kappa + sum_patch |x|^2)`, this is `conv(x, W) + t w_t + b`.
-    `kernel` is `(kh, kw, D_in, columns)`; strides and padding are those of `functional.conv`.
+    `kernel` is `(kh, kw, D_in, columns)` and kappa a scalar; strides and padding are those of
+    `functional.conv`, the other arguments those of `linear`.
     """
     normals = _unconstrained(kernel, time, bias, log_scale)
     finish = _finish(bias, log_scale, activation)
@@ -70,7 +90,7 @@ def conv(
 def reference_linear(
     X: Any, kernel: Any, time: Any, kappa: Any, bias: Any = None, log_scale: Any = None
 ) -> Array:
-    """The layer as the paper's experiments ran it: its ReLU comes after the time.
+    """Apply the layer as the FGG paper's experiments ran it: its ReLU comes after the time.
 
     Ambient vectors `(..., D_in + 1)`, used as they are, to `(..., D_out + 1)`: the time is that of
     the pre-activation, so the result is off the hyperboloid wherever ReLU cut something, and
@@ -93,23 +113,28 @@ def reference_linear(
     return jnp.concatenate([time, jax.nn.relu(space)], axis=-1).astype(X.dtype)
 
 
+def check_units(kernel: Array, name: str, value: Any) -> None:
+    """Raise `ValueError` unless `value` has one entry for each unit (column) of the kernel."""
+    if jnp.shape(value) != kernel.shape[-1:]:
+        raise ValueError(
+            f"{name} must have shape {kernel.shape[-1:]} to go with a kernel {kernel.shape}, "
+            f"got {jnp.shape(value)}"
+        )
+
+
 def _unconstrained(kernel, time, bias, log_scale) -> Normals:
-    """The weights in the place of normals: `z = x W - x_t v_t` with `v_t = -w_t`."""
+    """Put the weights in the place of normals: `z = x W - x_t v_t` with `v_t = -w_t`."""
     kernel, time = as_array("kernel", kernel, min_ndim=2), as_array("time", time)
-    shapes = {"time": time.shape} | ({} if bias is None else {"bias": jnp.shape(bias)})
-    for name, shape in shapes.items():
-        if shape != kernel.shape[-1:]:
-            raise ValueError(
-                f"{name} must have shape {kernel.shape[-1:]} to go with a kernel {kernel.shape}, "
-                f"got {shape}"
-            )
+    check_units(kernel, "time", time)
+    if bias is not None:
+        check_units(kernel, "bias", bias)
     if log_scale is not None and kernel.shape[-1] < 2:
         raise ValueError(f"the first column is the gate: none is left of a kernel {kernel.shape}")
     return Normals(-time, kernel)
 
 
 def _finish(bias, log_scale, activation):
-    """What follows the matrix product, as a function of it."""
+    """Return what follows the matrix product, as a function of it."""
 
     def finish(h: Array) -> Array:
         if bias is not None:
@@ -124,91 +149,81 @@ def _finish(bias, log_scale, activation):
 
 
 class _Chen(nn.HyperbolicModule):
-    """What both shells share: `kernel`, `time`, `bias` and `log_scale`."""
+    """Parameters of both layers: `kernel`, `time`, `bias` and `log_scale`."""
 
     def __init__(
-        self, shape: tuple[int, ...], normalise: bool, use_bias: bool, init: str,
-        kappa: float, learn_kappa: bool, activation: nn.Activation | None, param_dtype: Any,
-        rngs: nnx.Rngs,
-    ):  # fmt: skip
-        super().__init__(kappa, learn_kappa, param_dtype)
+        self, shape, kappa, rngs, normalise, use_bias, init, learn_kappa, activation, dtype
+    ):
+        super().__init__(kappa, learn_kappa, dtype)
         if init not in INITS:
             raise ValueError(f"init must be one of {INITS}, got {init!r}")
         fan_in, columns = math.prod(shape[:-1]), shape[-1] + normalise
         bound = 0.02 if init == "chen" else math.sqrt(2 / fan_in)
 
         def uniform(*shape: int) -> Array:
-            # Drawn flat: the same numbers, but a shape of four axes takes XLA seconds to compile.
-            flat = (math.prod(shape),)
-            draw = jax.random.uniform(rngs.params(), flat, param_dtype, -bound, bound)
-            return draw.reshape(shape)
+            return draw_uniform(rngs.params(), shape, bound, dtype)
 
         self.kernel = nnx.Param(uniform(*shape[:-1], columns))
         self.time = nnx.Param(uniform(columns))
-        bias = jnp.zeros((columns,), param_dtype) if init == "chen" else uniform(columns)
+        bias = jnp.zeros((columns,), dtype) if init == "chen" else uniform(columns)
         self.bias = nnx.Param(bias) if use_bias else None
-        self.log_scale = nnx.Param(jnp.asarray(2.3, param_dtype)) if normalise else None
+        self.log_scale = nnx.Param(jnp.asarray(2.3, dtype)) if normalise else None
         self.activation = activation
 
-    def _weights(self) -> dict[str, Any]:
-        leaves = {
-            "kernel": self.kernel,
-            "time": self.time,
-            "bias": self.bias,
-            "log_scale": self.log_scale,
-        }
+    def weights(self) -> dict[str, Any]:
+        """Return the arguments of `linear` and `conv` that are parameters."""
+        leaves = {name: getattr(self, name) for name in ("kernel", "time", "bias", "log_scale")}
         return {name: None if leaf is None else leaf[...] for name, leaf in leaves.items()}
 
 
 class ChenLinear(_Chen):
-    """`linear` from D_in to D_out space coordinates.
+    """Chen et al.'s linear layer, `linear` with parameters; other arguments as `nn.LorentzLinear`.
 
     Args:
-      in_features, out_features: D_in, D_out.
-      normalise: the normalised layer; its `log_scale` starts at 2.3, |y| below 10.
-      use_bias: with a bias.
-      init: "chen" draws weights from U(-0.02, 0.02) and sets the bias to 0; "hcnn" draws both
-        from U(-r, r), `r = sqrt(2/fan_in)`.
-      kappa, learn_kappa, activation, param_dtype, rngs: as in `nn.LorentzLinear`.
+        normalise: the normalised layer; its `log_scale` starts at 2.3, so that |y| is below 10.
+        use_bias: with a bias.
+        init: "chen" draws weights from U(-0.02, 0.02) and sets the bias to 0; "hcnn" draws both
+            from U(-r, r), `r = sqrt(2/fan_in)`.
+
+    Example:
+        >>> ChenLinear(3, 5, kappa=1.0, rngs=nnx.Rngs(0))(jnp.ones((2, 3))).shape
+        (2, 5)
     """
 
     def __init__(
         self, in_features: int, out_features: int, *, kappa: float, rngs: nnx.Rngs,
         normalise: bool = False, use_bias: bool = True, init: str = "hcnn",
         learn_kappa: bool = False, activation: nn.Activation | None = None,
-        param_dtype: Any = jnp.float32,
+        param_dtype: DTypeLike = jnp.float32,
     ):  # fmt: skip
-        shape = (in_features, out_features)
-        super().__init__(
-            shape, normalise, use_bias, init, kappa, learn_kappa, activation, param_dtype, rngs
-        )
+        options = (normalise, use_bias, init, learn_kappa, activation, param_dtype)
+        super().__init__((in_features, out_features), kappa, rngs, *options)
 
     def __call__(self, x: Array, kappa: Any = None) -> Array:
-        """Points `(..., D_in)` to points `(..., D_out)`."""
+        """Map points `(..., D_in)` to points `(..., D_out)`."""
         kappa = self.resolve_kappa(kappa)
-        return linear(x, kappa=kappa, activation=self.activation, **self._weights())
+        return linear(x, kappa=kappa, activation=self.activation, **self.weights())
 
 
 class ChenConv(_Chen):
-    """`conv` on NHWC images; arguments as `ChenLinear`, with kernel size and strides."""
+    """HCNN's convolution of NHWC images, `conv` with parameters.
+
+    Arguments as in `ChenLinear`, and `kernel_size`, `strides` and `padding` as in `nn.LorentzConv`.
+    """
 
     def __init__(
         self, in_features: int, out_features: int, kernel_size: tuple[int, int] = (3, 3), *,
         kappa: float, rngs: nnx.Rngs, strides: int | Sequence[int] = 1,
         padding: functional.Padding = None, normalise: bool = False, use_bias: bool = True,
         init: str = "hcnn", learn_kappa: bool = False, activation: nn.Activation | None = None,
-        param_dtype: Any = jnp.float32,
+        param_dtype: DTypeLike = jnp.float32,
     ):  # fmt: skip
-        shape = (*kernel_size, in_features, out_features)
-        super().__init__(
-            shape, normalise, use_bias, init, kappa, learn_kappa, activation, param_dtype, rngs
-        )
-        self.strides = strides if isinstance(strides, int) else tuple(strides)
-        self.padding = tuple(padding) if isinstance(padding, list) else padding
+        options = (normalise, use_bias, init, learn_kappa, activation, param_dtype)
+        super().__init__((*kernel_size, in_features, out_features), kappa, rngs, *options)
+        self.strides, self.padding = freeze_window(strides, padding)
 
     def __call__(self, x: Array, kappa: Any = None) -> Array:
-        """Images `(..., H, W, D_in)` to `(..., H', W', D_out)`."""
-        return conv(
-            x, kappa=self.resolve_kappa(kappa), strides=self.strides, padding=self.padding,
-            activation=self.activation, **self._weights(),
-        )  # fmt: skip
+        """Map images `(..., H, W, D_in)` to `(..., H', W', D_out)`."""
+        window = {"strides": self.strides, "padding": self.padding}
+        kappa, h = self.resolve_kappa(kappa), self.activation
+        return conv(x, kappa=kappa, activation=h, **window, **self.weights())

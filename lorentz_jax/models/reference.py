@@ -1,4 +1,7 @@
-"""Weights of the paper's PyTorch code for a `LorentzResNet`: names, signs and shapes."""
+"""Weights of the paper's PyTorch code for a `LorentzResNet`: names, signs and shapes.
+
+The code is https://github.com/robertdvdk/hyperbolic-fully-connected.
+"""
 
 import re
 from collections.abc import Mapping
@@ -11,6 +14,8 @@ from flax import nnx
 
 from lorentz_jax import nn
 from lorentz_jax.models.resnet import LorentzResNet
+
+__all__ = ["load_reference", "reference_name"]
 
 # Our modules and leaves, as the reference names them.
 MODULES = {
@@ -31,7 +36,12 @@ TOLERANCE = 1e-4  # of the time of a point, which float32 stores to 1e-7
 
 
 def reference_name(path: str) -> str:
-    """`"stages/1/0/first/conv/kernel"` is the reference's `"stage2.0.layer1.fc.v"`."""
+    """Return the reference's name for a path of ours.
+
+    Example:
+        >>> reference_name("stages/1/0/first/conv/kernel")
+        'stage2.0.layer1.fc.v'
+    """
     match = re.fullmatch(r"(?:stages/(\d+/\d+)/)?(.+)/(\w+)", path)
     if match is None or match[2] not in MODULES or match[3] not in LEAVES:
         raise ValueError(f"the reference has nothing like {path}")
@@ -44,7 +54,7 @@ def reference_name(path: str) -> str:
 
 
 def load_reference(model: LorentzResNet, source: Mapping[str, Any] | str | Path) -> LorentzResNet:
-    """Give the model the weights of a state dict of the reference code; returns the same model.
+    """Give the model the weights of a state dict of the reference code, and return it.
 
     There a kernel is `(kh kw in, out)`, the stored `a` is minus the bias, and beta and the running
     mean are ambient points, time first. Gains pass through softplus in both. The network must be
@@ -57,15 +67,15 @@ def load_reference(model: LorentzResNet, source: Mapping[str, Any] | str | Path)
             `.safetensors` file of them; the latter needs the package safetensors.
 
     Raises:
-        TypeError: another kind of model, or a learned kappa.
-        ValueError: missing or left over names, other shapes, numbers that are not finite, points
-            of another curvature, or a file of another kind. The model keeps its weights then.
+        TypeError: the model is no `LorentzResNet`, or learns its kappa.
+        ValueError: names are missing or left over, shapes differ, numbers are not finite, points
+            have another curvature, or the file has another format. The model keeps its weights.
     """
     # Without a kappa of its own the network has one in every layer, learned.
     if not isinstance(model, LorentzResNet) or isinstance(model.kappa, nn.Kappa | None):
         raise TypeError("expected a LorentzResNet with a fixed kappa")
-    found = _read(Path(source)) if isinstance(source, str | Path) else source
-    arrays = {k: np.asarray(v) for k, v in found.items() if not DERIVED.fullmatch(k)}
+    state = _read(Path(source)) if isinstance(source, str | Path) else source
+    arrays = {k: np.asarray(v) for k, v in state.items() if not DERIVED.fullmatch(k)}
     variables: dict[str, Any] = {
         "/".join(map(str, path)): variable
         for path, variable in nnx.to_flat_state(nnx.state(model, (nnx.Param, nnx.BatchStat)))
@@ -78,8 +88,7 @@ def load_reference(model: LorentzResNet, source: Mapping[str, Any] | str | Path)
             f"this is not the state of such a network: missing {missing[:4] or 'nothing'}, "
             f"left over {surplus[:4] or 'nothing'} (at most four named)"
         )
-    network: Any = model
-    kappa, scaled = float(network.kappa), bool(network.stem.norm.scaled)
+    kappa, scaled = float(model.kappa), bool(model.stem.norm.scaled)
     values = {}
     for path, variable in variables.items():
         value = _ours(names[path], arrays[names[path]], variable.shape, kappa)
@@ -107,13 +116,15 @@ def _read(path: Path) -> Mapping[str, Any]:
         try:
             from safetensors.numpy import load_file  # pyright: ignore[reportMissingImports]
         except ImportError:
-            raise ValueError(f"{path.name} needs the package safetensors") from None
+            raise ValueError(
+                f"{path.name} needs the package safetensors: pip install 'lorentz-jax[convert]'"
+            ) from None
         return load_file(path)
     raise ValueError(f"expected an .npz or .safetensors file of arrays, got {path}")
 
 
 def _ours(name: str, value: np.ndarray, shape: tuple[int, ...], kappa: float) -> np.ndarray:
-    """One array of the reference in our form."""
+    """Return one array of the reference in our form."""
     point = name.endswith((".beta", ".running_mean"))
     expected = (shape[-1] + 1,) if point else (int(np.prod(shape[:-1])), shape[-1])
     expected = (shape[-1],) if name.endswith(".g") else expected

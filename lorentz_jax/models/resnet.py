@@ -1,9 +1,10 @@
-"""One ResNet skeleton; a family of layers (Lorentz, and its siblings to compare with) fills it.
+"""One ResNet skeleton, which the layers of a geometry fill, and the Lorentz network on it.
 
 The layout is the reference's: a 3x3 stem; stages of basic blocks whose width doubles and whose
 image halves from the second stage on, the stride on the second convolution of a block; a 1x1
 shortcut with norm where shape changes; a classifier at every pixel, then the mean of its logits.
-A family may put the stride first, leave the norm out of the shortcut, or pool before it classifies.
+A baseline may put the stride first, leave the norm out of the shortcut, or pool before it
+classifies.
 """
 
 import inspect
@@ -11,47 +12,56 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
+from jax.typing import DTypeLike
 
 from lorentz_jax import nn
 from lorentz_jax._src.arguments import as_array
 from lorentz_jax.models.variance import VarianceBatchNorm
 from lorentz_jax.nn import initializers
 
+__all__ = ["BasicBlock", "ConvNorm", "Layers", "LorentzResNet", "ResNet", "relu", "residual"]
+
 
 def relu(x: Array, kappa: Any = None) -> Array:
-    """ReLU on space parts: the Lorentzian activation between two layers of one curvature."""
+    """Apply ReLU to space parts: the Lorentzian activation between two layers of one curvature."""
     return jax.nn.relu(x)
 
 
 def residual(y: Array, x: Array, kappa: Any = None) -> Array:
-    """Residual sum of two points: the sum of their space parts, a point again."""
+    """Add two points by their space parts; the sum is a point again."""
     return y + x
 
 
 @dataclass(frozen=True)
 class Layers:
-    """What differs from family to family; each factory of a module takes `rngs` last.
+    """The layers that fill the skeleton `ResNet`: factories of modules, and functions between them.
+
+    `functools.partial` of a layer class makes a factory. A network with other layers than those of
+    this package is a subclass of `ResNet` that passes its own `Layers` to `ResNet.__init__`.
 
     Attributes:
-      conv: `(in, out, kernel_size, strides, rngs) -> module`, called `(x, kappa)`.
-      norm: `(features, rngs) -> module`, called `(x, kappa, use_running_average)`.
-      head: `(in, classes, rngs) -> module`, called `(x, kappa)`; logits of every pixel.
-      conv_norm: `(conv, norm, x, kappa, use_running_average)`, a faster form of calling the two
-        modules one after the other.
-      relu: `(x, kappa)`.
-      residual: `(y, x, kappa)`, of a block's branch and its shortcut.
-      entry: `(pixels, kappa) -> points`; None where pixels are points as they are.
-      pool: `(x, kappa)`, images `(N, H, W, D)` to what the head then classifies.
-      kappa: makes a curvature that a convolution and its norm share, a `nn.Kappa`; None where they
-        take the network's.
-      stride_first: the stride of a block is on its first convolution, not on the second.
-      shortcut_norm: the shortcut's convolution is followed by a norm.
+        conv: `(in_features, out_features, kernel_size, strides=, rngs=) -> module`; the module is
+            called `(x, kappa)`.
+        norm: `(features, rngs=) -> module`, called `(x, kappa, use_running_average)`.
+        head: `(in_features, num_classes, rngs=) -> module`, called `(x, kappa)` for logits.
+        conv_norm: `(conv, norm, x, kappa, use_running_average) -> y`, faster than calling the two
+            modules one after the other; None to do that.
+        relu: `(x, kappa) -> y`, the activation.
+        residual: `(y, x, kappa) -> z`, the sum of a block's branch and its shortcut.
+        entry: `(pixels, kappa) -> points`; None where pixels are space parts of points.
+        pool: `(x, kappa)`, images `(N, H, W, D)` to the points `(N, D)` to classify; None for the
+            mean of the logits of all pixels.
+        kappa: `() -> nn.Kappa`, the curvature that a convolution and its norm share; None where
+            they take that of the network.
+        stride_first: the stride of a block is on its first convolution, not on its second.
+        shortcut_norm: a norm follows the convolution of a shortcut.
     """
 
     conv: Callable[..., nnx.Module]
@@ -70,21 +80,22 @@ class Layers:
 class ConvNorm(nnx.Module):
     """A convolution and its batch norm, which `normed=False` leaves out."""
 
-    folds = (("conv", "norm"),)  # the second is applied to what the first gives
+    folds = (("conv", "norm"),)  # a compiled model applies both at once, see `nn.compiling`
     passes_kappa = True
 
     def __init__(self, layers: Layers, in_features, out_features, size, strides, rngs, normed=True):
-        self.conv = layers.conv(in_features, out_features, (size, size), strides, rngs)
-        self.norm = layers.norm(out_features, rngs) if normed else None
+        window = (size, size)
+        self.conv: Any = layers.conv(in_features, out_features, window, strides=strides, rngs=rngs)
+        self.norm: Any = layers.norm(out_features, rngs=rngs) if normed else None
         self.kappa = None if layers.kappa is None else layers.kappa()
         self.call = layers.conv_norm
 
-    def resolve_kappa(self, kappa):
-        """`kappa` where it is given, else its own; None where it has none."""
+    def resolve_kappa(self, kappa: Any = None) -> Any:
+        """Return `kappa` where it is given, else its own; None where it has none."""
         return nn.resolve_kappa(self.kappa, kappa)
 
-    def __call__(self, x, kappa, use_running_average):
-        """Points `(N, H, W, D)` to points of the new width."""
+    def __call__(self, x: Array, kappa: Any, use_running_average: bool) -> Array:
+        """Map points `(N, H, W, D)` to points of the new width."""
         kappa = self.resolve_kappa(kappa)
         if self.norm is None:
             return self.conv(x, kappa)
@@ -106,8 +117,12 @@ class BasicBlock(nnx.Module):
             shortcut = ConvNorm(layers, in_features, out_features, 1, strides, rngs, normed)
         self.shortcut = shortcut
 
-    def __call__(self, x, kappa, use_running_average):
-        """Points `(N, H, W, D)` to points of the new width."""
+    def resolve_kappa(self, kappa: Any = None) -> Any:
+        """Return the kappa of the block's output, which is that of its branch."""
+        return self.second.resolve_kappa(kappa)
+
+    def __call__(self, x: Array, kappa: Any, use_running_average: bool) -> Array:
+        """Map points `(N, H, W, D)` to points of the new width."""
         y = self.relu(self.first(x, kappa, use_running_average), kappa)
         y = self.second(y, kappa, use_running_average)
         if self.shortcut is not None:
@@ -116,26 +131,31 @@ class BasicBlock(nnx.Module):
 
 
 class ResNet(nnx.Module):
-    """Images `(N, H, W, C)` to logits `(N, classes)`.
-
-    `description` says how to build the network again: the name in `MODELS` and keyword arguments.
+    """Skeleton of every network: images `(N, H, W, C)` to logits `(N, num_classes)`.
 
     Args:
-      layers: the family's layers.
-      stages: number of blocks in each stage.
-      width: channels of the first stage; each further stage doubles them.
-      num_classes, in_channels: sizes of output and input.
-      kappa: what the network passes to its layers where a call gives none: a fixed number, a
-        `nn.Kappa`, or None where they have their own or need none.
-      options: keyword arguments of the subclass, as JSON has them, for `description`.
+        layers: what fills it.
+        stages: number of blocks in each stage.
+        width: channels of the first stage; each further stage doubles them.
+        num_classes: number of logits.
+        in_channels: C, channels of the images.
+        options: keyword arguments of the subclass, as JSON has them, for `description`.
+        kappa: what the network passes to its layers where a call gives none: a fixed number, a
+            `nn.Kappa`, or None where they have their own or need none.
+        rngs: the stream `params` draws the kernels.
+
+    Attributes:
+        description: how to build the network again: class and keyword arguments, as JSON.
+
+    Raises:
+        ValueError: a size is below 1, or a stage has no block.
     """
 
     passes_kappa = True
 
     def __init__(
-        self, layers: Layers, stages: Sequence[int], width: int, num_classes: int,
-        in_channels: int, kappa: float | nn.Kappa | None, rngs: nnx.Rngs,
-        options: Mapping[str, Any],
+        self, layers: Layers, stages: Sequence[int], width: int, num_classes: int, in_channels: int,
+        kappa: float | nn.Kappa | None, rngs: nnx.Rngs, options: Mapping[str, Any],
     ):  # fmt: skip
         sizes = {"width": width, "num_classes": num_classes, "in_channels": in_channels}
         for name, value in (sizes | {"the number of stages": len(stages)}).items():
@@ -145,7 +165,7 @@ class ResNet(nnx.Module):
             raise ValueError(f"every stage needs a block, got stages {tuple(stages)}")
         self.kappa, self.in_channels = kappa, in_channels
         built = {"stages": list(stages), **sizes, **options}
-        self.description = json.dumps([type(self).__name__, built])  # text, since it is static
+        self.description = json.dumps([type(self).__name__, built])
         self.use_running_average = False  # set by train() and eval()
         self.entry, self.relu, self.pool = layers.entry, layers.relu, layers.pool
         self.stem = ConvNorm(layers, in_channels, width, 3, 1, rngs)
@@ -158,22 +178,55 @@ class ResNet(nnx.Module):
                 blocks.append(BasicBlock(layers, features, out, strides, rngs))
                 features = out
             self.stages.append(blocks)
-        self.head = layers.head(features, num_classes, rngs)
+        self.head: Any = layers.head(features, num_classes, rngs=rngs)
+
+    def resolve_kappa(self, kappa: Any = None) -> Any:
+        """Return the kappa that a call with this `kappa` passes to the layers.
+
+        It is None in a flat network, and where each layer has its own and none is given.
+        """
+        flat = self.kappa is None and self.stem.kappa is None
+        return None if flat else nn.resolve_kappa(self.kappa, kappa)
+
+    def kappa_at(self, path: str, kappa: Any = None) -> Any:
+        """Return the kappa of the hyperboloid that the output of a module lies on.
+
+        Args:
+            path: of the stem, a block, or a part of them, such as `"stages/0/1/first"`.
+            kappa: what the network is called with.
+        """
+        owner: Any = self
+        parent: Any = self
+        for part in path.split("/"):
+            child = parent = parent[int(part)] if part.isdigit() else getattr(parent, part)
+            owner = child if isinstance(child, ConvNorm | BasicBlock) else owner
+        return owner.resolve_kappa(self.resolve_kappa(kappa))
 
     def __call__(
-        self, x: Array, train: bool | None = None, kappa: Any = None, dtype: Any = None
+        self,
+        x: Array,
+        train: bool | None = None,
+        kappa: Any = None,
+        dtype: DTypeLike | None = None,
     ) -> Array:
-        """Logits in the dtype of the images.
+        """Return logits in the dtype of the images.
 
-        `train` overrides the mode that `train()` or `eval()` set. `dtype` is what the blocks
-        compute in, the images' dtype by default; pooling and classifier keep to the latter.
+        Args:
+            x: images `(N, H, W, C)`.
+            train: overrides the mode that `train()` or `eval()` set; training is the first mode.
+            kappa: overrides the network's own, and that of every layer.
+            dtype: what the blocks compute in; None for that of the images. Pooling and classifier
+                keep to the latter.
+
+        Raises:
+            ValueError: x has another shape.
+            TypeError: x is not floating-point.
         """
         x = as_array("x", x, min_ndim=4)
         if x.ndim != 4 or x.shape[-1] != self.in_channels:
             raise ValueError(f"expected images (N, H, W, {self.in_channels}), got shape {x.shape}")
         running = self.use_running_average if train is None else not train
-        kappa = nn.resolve_kappa(self.kappa, kappa)
-        outer = x.dtype
+        kappa, outer = self.resolve_kappa(kappa), x.dtype
         x = x.astype(outer if dtype is None else dtype)
         x = x if self.entry is None else self.entry(x, kappa)
         x = self.relu(self.stem(x, kappa, running), kappa)
@@ -182,11 +235,11 @@ class ResNet(nnx.Module):
                 x = block(x, kappa, running)
         x = x.astype(outer)
         if self.pool is not None:
-            return self.classify(self.pool(x, kappa), kappa)
-        return jnp.mean(self.classify(x, kappa), axis=(1, 2))
+            return self._classify(self.pool(x, kappa), kappa)
+        return jnp.mean(self._classify(x, kappa), axis=(1, 2))
 
-    def classify(self, x: Array, kappa: Any) -> Array:
-        """The head, which may be any module, such as an `nnx.Linear` put in its place."""
+    def _classify(self, x: Array, kappa: Any) -> Array:
+        # The head may be any module, such as an `nnx.Linear` put in its place.
         curved = "kappa" in inspect.signature(type(self.head).__call__).parameters
         return self.head(x, kappa) if curved else self.head(x)
 
@@ -197,15 +250,31 @@ class LorentzResNet(ResNet):
     Pixels enter as space parts of points. ResNet-18 is `stages=(2, 2, 2, 2), width=64`.
 
     Args:
-      stages, width, num_classes, in_channels: see `ResNet`.
-      kappa: one curvature for the whole network; `learn_kappa` makes it a parameter, and with
-        `kappa_per_layer` one for each convolution with its norm and one for the head. Points pass
-        between two curvatures by their space parts.
-      init: preset of `initializers`.
-      momentum: of the running means.
-      scale: of the logits, see `hyperplane.signed_distance`.
-      norm: "centering", or "variance" for the norm of `models.variance`.
-      weight_norm: of the convolutions.
+        stages: number of blocks in each stage.
+        width: channels of the first stage; each further stage doubles them.
+        num_classes: number of logits.
+        in_channels: channels of the images.
+        kappa: curvature parameter of the whole network; the curvature is -kappa.
+        learn_kappa: make kappa a parameter.
+        kappa_per_layer: learn one for each convolution with its norm, and one for the head. Points
+            pass between two curvatures by their space parts.
+        init: preset of `nn.initializers`; "fast" learns quickly, "paper" is the reference's.
+        momentum: weight of the new batch in the running means.
+        scale: of the logits, see `hyperplane.signed_distance`.
+        norm: "centering", or "variance" for `VarianceBatchNorm`.
+        weight_norm: of the convolutions, see `nn.LorentzConv`.
+        param_dtype: dtype of parameters and statistics.
+        rngs: the stream `params` draws the kernels.
+
+    Raises:
+        ValueError: a size is below 1, there is no such `norm` or `init`, `kappa_per_layer` without
+            `learn_kappa`, or a bad `kappa` or `momentum`.
+
+    Example:
+        >>> model = LorentzResNet((1,), 4, in_channels=1, kappa=1.0, rngs=nnx.Rngs(0))
+        >>> model.eval()
+        >>> jax.eval_shape(model, jnp.zeros((2, 8, 8, 1))).shape
+        (2, 10)
     """
 
     def __init__(
@@ -213,43 +282,34 @@ class LorentzResNet(ResNet):
         in_channels: int = 3, *, kappa: float = 0.1, learn_kappa: bool = False,
         kappa_per_layer: bool = False, init: str = "fast", momentum: float = 0.1,
         scale: str | None = "inside", norm: str = "centering", weight_norm: bool = True,
-        param_dtype: Any = jnp.float32, rngs: nnx.Rngs,
+        param_dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs,
     ):  # fmt: skip
         if norm not in ("centering", "variance"):
             raise ValueError(f'norm must be "centering" or "variance", got {norm!r}')
         if kappa_per_layer and not learn_kappa:
             raise ValueError("kappa_per_layer goes with learn_kappa=True, got False")
-        centering = norm == "centering"
         common: Any = {"kappa": kappa, "init": init, "param_dtype": param_dtype}
-
-        def conv(in_features, out_features, size, strides, rngs):
-            return nn.LorentzConv(
-                in_features, out_features, size, strides=strides, weight_norm=weight_norm,
-                rngs=rngs, **common,
-            )  # fmt: skip
-
-        def batch_norm(features, rngs):
-            kind = nn.LorentzBatchNorm if centering else VarianceBatchNorm
-            return kind(features, momentum=momentum, rngs=rngs, **common)
-
-        def head(in_features, classes, rngs):
-            return nn.LorentzMLR(
-                in_features, classes, learn_kappa=kappa_per_layer, scale=scale, rngs=rngs, **common
-            )
-
-        def learned():
-            return nn.Kappa(kappa, param_dtype)
-
-        own = None if kappa_per_layer else learned() if learn_kappa else kappa
+        centering = norm == "centering"
+        batch_norm = nn.LorentzBatchNorm if centering else VarianceBatchNorm
+        learned = partial(nn.Kappa, kappa, param_dtype)
         layers = Layers(
-            conv, batch_norm, head, nn.conv_norm if centering else None,
+            conv=partial(nn.LorentzConv, weight_norm=weight_norm, **common),
+            norm=partial(batch_norm, momentum=momentum, **common),
+            head=partial(nn.LorentzMLR, learn_kappa=kappa_per_layer, scale=scale, **common),
+            conv_norm=nn.conv_norm if centering else None,
             kappa=learned if kappa_per_layer else None,
-        )  # fmt: skip
-        super().__init__(
-            layers, stages, width, num_classes, in_channels, own, rngs,
-            {"kappa": kappa, "learn_kappa": learn_kappa, "kappa_per_layer": kappa_per_layer,
-             "init": init, "scale": scale, "norm": norm, "weight_norm": weight_norm},
-        )  # fmt: skip
+        )
+        shared = None if kappa_per_layer else learned() if learn_kappa else kappa
+        options = {
+            "kappa": kappa,
+            "learn_kappa": learn_kappa,
+            "kappa_per_layer": kappa_per_layer,
+            "init": init,
+            "scale": scale,
+            "norm": norm,
+            "weight_norm": weight_norm,
+        }
+        super().__init__(layers, stages, width, num_classes, in_channels, shared, rngs, options)
         if init == "fast":
             _damp_branches([block.second.conv for blocks in self.stages for block in blocks])
 

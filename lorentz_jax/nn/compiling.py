@@ -18,9 +18,10 @@ from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 from flax import nnx
-from jax import Array
 
 from lorentz_jax._src.arguments import concrete
+
+__all__ = ["Constant", "Frozen", "compiles", "definer", "freeze", "noting"]
 
 
 class Constant(nnx.Variable):
@@ -69,7 +70,7 @@ def freeze(module: nnx.Module, arrays: Mapping[str, Any], frozen: Frozen) -> Non
     module.frozen = frozen
 
 
-def check_kappa(frozen: Frozen, kappa: Any) -> None:
+def check_kappa(frozen: Any, kappa: Any) -> None:
     """Raise `ValueError` where a frozen layer is called with another kappa than it was made for."""
     if not concrete(kappa) or float(kappa) != frozen.kappa:
         raise ValueError(
@@ -78,7 +79,7 @@ def check_kappa(frozen: Frozen, kappa: Any) -> None:
         )
 
 
-def check_mode(frozen: Frozen, use_running_average: bool | None) -> None:
+def check_mode(frozen: Any, use_running_average: bool | None) -> None:
     """Raise `ValueError` where a frozen norm is asked for the statistics of its batch."""
     if use_running_average is False:
         raise ValueError(
@@ -110,8 +111,3 @@ def noting() -> Iterator[dict[int, set[float]]]:
         yield seen
     finally:
         _NOTE.reset(token)
-
-
-def value(variable: nnx.Variable | None) -> Array | None:
-    """The array of a variable that may be absent."""
-    return None if variable is None else variable[...]

@@ -1,7 +1,7 @@
 """Parameter groups: which parameters decay, turn slowly, or are points of the hyperboloid.
 
-Parameters are a flat dict `{"stage1/0/conv1/kernel": array}`; the last part of a path, the leaf
-name, decides the group. A leaf name that the table does not know is an error, never a default.
+Parameters are a flat dict `{"stages/1/0/first/conv/kernel": array}`. The last part of a path, the
+leaf name, decides the group. A leaf name that `GROUPS` does not know is an error, never a default.
 """
 
 from collections.abc import Mapping
@@ -11,27 +11,34 @@ import jax
 import optax
 from jax import Array
 
+__all__ = ["GROUPS", "Group", "decay_mask", "leaf_groups", "leaf_name", "limit_turn"]
+
 
 class Group(NamedTuple):
-    """How one kind of parameter is trained."""
+    """How the parameters of one leaf name are trained.
+
+    Attributes:
+        decay: whether weight decay acts on them.
+        limited: whether `limit_turn` limits their steps in a network with weight norm.
+        lr_factor: their learning rate over that of the run; with a schedule of steps, until its
+            first drop.
+        matrix: whether they are matrices, with the last axis for output, that Muon can train.
+        riemannian: whether they are points of the hyperboloid, by their space part, which
+            `riemannian_sgd` trains.
+    """
 
     decay: bool = False
-    """Whether weight decay acts on it."""
     limited: bool = False
-    """Whether `max_turn` limits its steps in a network with weight norm."""
     lr_factor: float = 1.0
-    """Its learning rate over that of the run; with the schedule `step`, until its first drop."""
     matrix: bool = False
-    """Whether Muon trains it: its steps are orthogonal matrices."""
     riemannian: bool = False
-    """Whether it is a point of the hyperboloid, by its space part."""
 
 
 # kernel: direction of a weight-normalised kernel, or a plain weight; gain: its raw length;
 # bias: b of a hyperplane; beta: where batch norm puts the centroid; raw: learned kappa;
 # gamma: of a batch norm with variance; scale: the same of Flax's; log_scale: of Chen's layer;
 # time: the row of a kernel that acts on the time (baselines).
-# `fast` decays kernels and gains, not b, beta or a raw kappa, which would drift to what 0 means.
+# `fast` decays kernels and gains. Decay would let b, beta or a raw kappa drift to what 0 means.
 # The outputs of a deep network grow layer upon layer, probably since a norm that only centres does
 # not undo a turn towards the largest variance of the input. Without a limit to the turn of
 # directions they grew until it learned nothing more; the decay of the gains and the limit of the
@@ -61,19 +68,30 @@ GROUPS: dict[str, dict[str, Group]] = {
         "time": Group(decay=True),
     },
 }
+"""The groups of each preset of `nn.initializers`, by leaf name."""
 
 
 def leaf_name(path: str) -> str:
-    """The last part of a parameter path."""
+    """Return the last part of a parameter path."""
     return path.rsplit("/", 1)[-1]
 
 
-def leaf_groups(params: Mapping[str, Any], init: str) -> dict[str, Group]:
-    """The group of every parameter path under the preset `init`.
+def leaf_groups(params: Mapping[str, Any], init: str = "fast") -> dict[str, Group]:
+    """Return the group of every parameter.
+
+    Args:
+        params: parameters by path; the values do not matter.
+        init: preset of the network, a key of `GROUPS`.
 
     Raises:
-        ValueError: a leaf name without a group, with its path.
+        ValueError: a leaf name has no group, or there is no such preset.
+
+    Example:
+        >>> leaf_groups({"head/bias": 0.0})["head/bias"].decay
+        False
     """
+    if init not in GROUPS:
+        raise ValueError(f"init must be one of {tuple(GROUPS)}, got {init!r}")
     table = GROUPS[init]
     for path in params:
         if leaf_name(path) not in table:
@@ -85,16 +103,41 @@ def leaf_groups(params: Mapping[str, Any], init: str) -> dict[str, Group]:
 
 
 def decay_mask(params: Mapping[str, Any], init: str = "fast") -> dict[str, bool]:
-    """Which parameters decay, for example as the `mask` of `optax.adamw`."""
+    """Return which parameters decay, for example as the `mask` of `optax.adamw`.
+
+    Arguments and errors are those of `leaf_groups`.
+
+    Example:
+        >>> decay_mask({"head/kernel": 0.0, "head/bias": 0.0})
+        {'head/kernel': True, 'head/bias': False}
+        >>> rule = optax.adamw(1e-3, weight_decay=1e-2, mask=decay_mask)
+    """
     return {path: group.decay for path, group in leaf_groups(params, init).items()}
 
 
 def limit_turn(
     rule: optax.GradientTransformation, limit: Any
 ) -> optax.GradientTransformationExtraArgs:
-    """`rule` of gradients that are clipped to `limit` times the length, unit by unit.
+    """Give `rule` gradients whose norm is at most `limit` times that of the parameter, per unit.
 
-    Its state is that of `rule`, so that checkpoints with and without a limit have one layout.
+    A step of SGD at the rate `lr` then turns no direction by more than `lr limit` radians. A unit
+    is what belongs to one entry of the last axis, and counts as 1e-3 long at least. The state is
+    that of `rule`, so that checkpoints with and without a limit have one layout.
+
+    Args:
+        rule: the transformation to limit, such as `optax.sgd`.
+        limit: a number, which may be traced.
+
+    Returns:
+        The limited transformation; its `update` needs the parameters.
+
+    Example:
+        >>> rule = limit_turn(optax.sgd(1.0), 0.1)
+        >>> params = {"kernel": jax.numpy.array([[3.0], [4.0]])}
+        >>> gradients = {"kernel": jax.numpy.array([[0.0], [50.0]])}
+        >>> updates, _ = rule.update(gradients, rule.init(params), params)
+        >>> float(updates["kernel"][1, 0])  # 0.1 times the length 5
+        -0.5
     """
     rule = optax.with_extra_args_support(rule)
 

@@ -11,19 +11,37 @@ from jax import Array
 
 from lorentz_jax import geometry
 
+__all__ = ["RiemannianSgdState", "riemannian_gradient", "riemannian_sgd"]
+
 
 class RiemannianSgdState(NamedTuple):
-    """Number of steps taken, and the momentum: a tangent vector at each current point."""
+    """State of `riemannian_sgd`.
+
+    Attributes:
+        count: number of steps taken.
+        momentum: a tangent vector at each current point, in the structure of the parameters.
+    """
 
     count: Array
     momentum: Any
 
 
 def riemannian_gradient(x: Array, gradient: Array, kappa: Any) -> Array:
-    """Space part of the Riemannian gradient at `x`, `(I + kappa x x^T) gradient`.
+    """Return the Riemannian gradient at a point, `(I + kappa x x^T) gradient`.
 
-    `gradient` is the total derivative with respect to the space part, `(..., D)`; the matrix is
-    the inverse of the metric in these coordinates. `kappa` is a scalar.
+    The matrix is the inverse of the metric in the coordinates of the space part.
+
+    Args:
+        x: points `(..., D)`, by their space part.
+        gradient: total derivative by the space part, time following along, `(..., D)`.
+        kappa: a scalar; the curvature is -kappa.
+
+    Returns:
+        The space part of a tangent vector at each point, `(..., D)`.
+
+    Example:
+        >>> riemannian_gradient(jnp.array([1.0, 0.0]), jnp.array([1.0, 1.0]), 0.5)
+        Array([1.5, 1. ], dtype=float32)
     """
     kappa = jnp.asarray(kappa, x.dtype)
     return gradient + kappa * x * jnp.sum(x * gradient, axis=-1, keepdims=True)
@@ -38,16 +56,30 @@ def riemannian_sgd(
 ) -> optax.GradientTransformationExtraArgs:
     """SGD on the hyperboloid: textbook momentum, carried along by parallel transport.
 
-    With x the point (leaves `(..., D)`), g the derivative by its space part, and `m` the momentum:
+    With x the point, g the derivative by its space part, and m the momentum:
     `G = rgrad(g + 2 wd x)`; `m <- momentum m + G`; `step = G + momentum m` (Nesterov) or `m`;
     `x' = exp_x(-lr step)`; `m <- transport(x -> x', m)`. The `2 wd x` is the ambient decay
     `wd X`, time included, pulled back to the space part; it moves x towards the origin.
 
     Args:
         learning_rate: number or optax schedule.
-        kappa: scalar, the curvature is -kappa; `update(..., kappa=...)` overrides it.
+        momentum: share of the old momentum that is kept.
+        nesterov: use Nesterov's form.
+        weight_decay: coefficient wd.
+        kappa: a scalar, the curvature is -kappa; `update(..., kappa=...)` overrides it.
 
-    The updates are `x' - x`, so they go through `optax.apply_updates` as usual.
+    Returns:
+        A transformation of trees with leaves `(..., D)`. Its updates are `x' - x`, so they go
+        through `optax.apply_updates` as usual.
+
+    Raises:
+        ValueError: `update` is called without the parameters.
+
+    Example:
+        >>> rule, x = riemannian_sgd(0.1, momentum=0.9), jnp.array([3.0, 0.0])
+        >>> updates, state = rule.update(jnp.ones(2), rule.init(x), x)
+        >>> (x + updates).shape
+        (2,)
     """
 
     def init(params):
@@ -74,10 +106,10 @@ def riemannian_sgd(
 
 
 def _pack(leaves: list[Array]) -> Array:
-    """Every point as a row of one array, filled up with zeros to a common length.
+    """Return all points as rows of one array, filled up with zeros to a common length.
 
-    A zero coordinate changes no product and stays zero, and one array instead of one computation
-    a leaf compiles and runs many times faster.
+    A zero coordinate changes no product and stays zero. One computation for all leaves compiles
+    and runs many times faster than one for each.
     """
     width = max(leaf.shape[-1] for leaf in leaves)
     rows = [leaf.reshape(-1, leaf.shape[-1]) for leaf in leaves]
@@ -85,7 +117,7 @@ def _pack(leaves: list[Array]) -> Array:
 
 
 def _unpack(rows: Array, leaves: list[Array]) -> list[Array]:
-    """The inverse of `_pack`, in the shapes of `leaves`."""
+    """Invert `_pack`, in the shapes of `leaves`."""
     ends = np.cumsum([math.prod(leaf.shape[:-1]) for leaf in leaves])
     parts = jnp.split(rows, ends[:-1])
     return [

@@ -12,7 +12,7 @@ from jax import Array
 from lorentz_jax import geometry
 from lorentz_jax._src.arguments import compute_dtype
 from lorentz_jax.metrics import cross_entropy
-from lorentz_jax.models.resnet import ConvNorm
+from lorentz_jax.models import ResNet
 from lorentz_jax.nn import resolve_kappa
 from lorentz_jax.optim import leaf_name
 from lorentz_jax.training.state import flatten, merge
@@ -112,20 +112,14 @@ def _network_kappa(model: Any, kappa: Any) -> Any:
             f"expected a network with an attribute kappa (None for a flat one), got "
             f"{type(model).__name__}"
         )
-    own = resolve_kappa(model.kappa)
-    # A network without a kappa of its own is flat, or each of its layers learns one.
-    flat = own is None and getattr(getattr(model, "stem", None), "kappa", None) is None
-    return own if flat or kappa is None else kappa
+    if isinstance(model, ResNet):
+        return model.resolve_kappa(kappa)
+    return None if model.kappa is None else resolve_kappa(model.kappa, kappa)
 
 
 def _kappa_at(model: Any, layer: str, kappa: Any) -> Any:
     """What an output is a point of: `kappa`, or the layer's own (of a block, its branch's)."""
-    unit, owner = model, None
-    for part in layer.split("/"):
-        unit = unit[int(part)] if part.isdigit() else getattr(unit, part)
-        last = getattr(unit, "second", unit)
-        owner = last if isinstance(last, ConvNorm) else owner
-    return kappa if owner is None else owner.resolve_kappa(kappa)
+    return model.kappa_at(layer, kappa) if isinstance(model, ResNet) else kappa
 
 
 def _capture(

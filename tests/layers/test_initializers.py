@@ -63,7 +63,7 @@ def test_residual_branches_grow_by_eight_at_most(blocks):
     assert math.sqrt(variance) == pytest.approx(min(2 ** (blocks / 2), 8))
 
 
-def test_head():
+def test_a_head_starts_with_random_unit_columns():
     kernel, gain, bias = initializers.head(jax.random.key(2), (64, 500), "fast", jnp.float32)
     kernel = np.asarray(kernel)
     np.testing.assert_allclose(np.linalg.norm(kernel, axis=0), 1, rtol=1e-5)
@@ -75,7 +75,7 @@ def test_head():
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
-def test_dtype_and_key(dtype):
+def test_values_have_the_dtype_and_depend_on_the_key_alone(dtype):
     a, again, b = (
         initializers.affine(jax.random.key(seed), (4, 6), "fast", True, dtype) for seed in (0, 0, 1)
     )

@@ -15,26 +15,21 @@ from lorentz_jax.models import MODELS, HCNNPaperResNet, LorentzResNet, build_mod
 from lorentz_jax.training.config import TrainConfig
 from lorentz_jax.training.optimiser import make_optimiser
 from lorentz_jax.training.state import merge, split
+from tests.compiled import quick_jit
 from tests.oracle import assert_close, golden
 from tests.reference import channels_last, pull_back, reference_name, space
-
-# Compiling takes nearly all of the time here, so it is told to make less of an effort.
-quick = functools.partial(
-    jax.jit,
-    compiler_options={
-        "xla_backend_optimization_level": 0,
-        "xla_llvm_disable_expensive_passes": True,
-    },
-)
 
 pytestmark = pytest.mark.slow  # whole networks are compiled here
 
 
-# --- parity with the reference code ("hcnn-paper", and Lorentz layers with variance) ---
+# --- parity with the reference code -----------------------------------------------------------
+
+REFERENCE = {"variance": "normal", "hcnn-paper": "theirs"}  # what it calls the two networks
+both = pytest.mark.parametrize("name", REFERENCE)
 
 
 def section(prefix):
-    data = golden("siblings")
+    data = golden("baseline_networks")
     return {k.removeprefix(prefix): v for k, v in data.items() if k.startswith(prefix)}
 
 
@@ -73,23 +68,23 @@ def assert_arrays(got, want, rtol):
 def network(name, stages, **kwargs):
     """The structure of a network; its values come from the golden data."""
     options = {"kappa": 1.0, "init": "paper", "param_dtype": jnp.float64, **kwargs}
-    if name == "normal":
+    if name == "variance":
         options |= {"norm": "variance", "weight_norm": False}
     else:
         options |= {"extra_logit": True}
-    kind = LorentzResNet if name == "normal" else HCNNPaperResNet
+    kind = LorentzResNet if name == "variance" else HCNNPaperResNet
     return nnx.eval_shape(lambda: kind(stages, 4, rngs=nnx.Rngs(0), **options))
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("name", ["normal", "hcnn-paper"])
+@both
 def test_golden_block(name):
-    data = section(f"block/{name}/")
+    data = section(f"block/{REFERENCE[name]}/")
     graphdef, *like = split(network(name, (1, 1), in_channels=4).stages[1][0])
     params, stats = (reference_arrays(data, "sd/", arrays) for arrays in like)
     x, cotangent, grad_x = (channels_last(data[key]) for key in ("x", "R", "grad_x"))
 
-    @quick
+    @quick_jit
     def run(params, stats, x):
         def loss(params, x):
             block = merge(graphdef, params, stats)
@@ -112,7 +107,7 @@ def test_golden_block(name):
 def resnet_runner(name):
     graphdef, params, stats = split(network(name, (1, 1, 1, 1)))
 
-    @quick
+    @quick_jit
     def train(params, stats, x, labels):
         def loss(params):
             model = merge(graphdef, params, stats)
@@ -122,7 +117,7 @@ def resnet_runner(name):
         (value, (logits, after)), grads = jax.value_and_grad(loss, has_aux=True)(params)
         return value, logits, after, grads
 
-    @quick
+    @quick_jit
     def evaluate(params, stats, x):
         return merge(graphdef, params, stats)(x, train=False)
 
@@ -130,9 +125,9 @@ def resnet_runner(name):
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("name", ["normal", "hcnn-paper"])
+@both
 def test_golden_resnet_and_three_training_steps(name):
-    data, later = section(f"net/{name}/"), section(f"sgd/{name}/")
+    data, later = (section(f"{part}/{REFERENCE[name]}/") for part in ("net", "sgd"))
     train, evaluate, *like = resnet_runner(name)
     params, stats = (reference_arrays(data, "sd0/", arrays) for arrays in like)
     images = np.moveaxis(data["x"], 2, -1)
@@ -141,7 +136,7 @@ def test_golden_resnet_and_three_training_steps(name):
         init="paper", kappa=1.0, lr=0.1, momentum=0.9, weight_decay=5e-4, schedule="constant"
     )
     optimiser = make_optimiser(config, params, steps_per_epoch=3)
-    state, update, losses = optimiser.init(params), quick(optimiser.update), []
+    state, update, losses = optimiser.init(params), quick_jit(optimiser.update), []
     for step, (x, labels) in enumerate(zip(images, data["labels"], strict=True)):
         loss, logits, stats, grads = train(params, stats, x, labels)
         losses.append(loss)
@@ -157,7 +152,7 @@ def test_golden_resnet_and_three_training_steps(name):
         assert_close(got, later["logits_eval_x0_after3"], 1e-12)
 
 
-# --- every family ---------------------------------------------------------------------------
+# --- every network --------------------------------------------------------------------------
 
 
 def model_of(name, stages=(1, 1), width=4, classes=5, channels=2, **kwargs):
@@ -171,7 +166,7 @@ def test_a_step_is_finite_and_evaluation_knows_no_batch(name):
     x = jax.random.normal(jax.random.key(1), (4, 6, 6, 2)).at[0].set(0)  # one blank image
     labels = jnp.arange(4, dtype=jnp.int32)
 
-    @quick
+    @quick_jit
     def step(params, stats):
         def loss(params):
             model = merge(graphdef, params, stats)
@@ -182,7 +177,7 @@ def test_a_step_is_finite_and_evaluation_knows_no_batch(name):
         moved = {path: params[path] - 0.1 * grads[path] for path in params}
         return value, logits, after, moved
 
-    evaluate = quick(lambda params, stats, x: merge(graphdef, params, stats)(x, train=False))
+    evaluate = quick_jit(lambda params, stats, x: merge(graphdef, params, stats)(x, train=False))
     first, logits, after, moved = step(params, stats)
     assert logits.shape == (4, 5)
     assert logits.dtype == x.dtype
@@ -200,12 +195,17 @@ def test_a_step_is_finite_and_evaluation_knows_no_batch(name):
 def test_an_all_zero_batch_has_finite_gradients(name):
     graphdef, params, stats = split(model_of(name, stages=(1,)))
     x = jnp.zeros((2, 4, 4, 2))
-    gradient = quick(jax.grad(lambda p, x: merge(graphdef, p, stats)(x, train=True).sum(), (0, 1)))
+
+    @quick_jit
+    def gradient(params, x):
+        total = lambda p, x: merge(graphdef, p, stats)(x, train=True).sum()  # noqa: E731
+        return jax.grad(total, (0, 1))(params, x)
+
     grads, grad_x = gradient(params, x)
     assert all(jnp.isfinite(value).all() for value in (*grads.values(), grad_x))
 
 
-def test_layouts():
+def test_baselines_differ_where_their_papers_say():
     for name in MODELS:
         model = model_of(name)
         first = name in ("hcnn", "poincare")  # the stride of a block is on its first convolution
@@ -223,7 +223,7 @@ def test_layouts():
     twin = sum(p.size for p in split(model_of("euclidean"))[1].values())
     ours = sum(p.size for p in split(model_of("lorentz"))[1].values())
     assert abs(twin - ours) < 0.1 * ours
-    with pytest.raises(ValueError, match='norm must be "centering" or "normal"'):
+    with pytest.raises(ValueError, match='norm must be "centering" or "variance"'):
         model_of("lorentz", norm="batch")
 
 
@@ -238,14 +238,14 @@ def test_hcnn_classifies_the_centroid_and_poincare_the_mean_tangent():
     y = model.stem(geometry.exp0(2 * x, 0.5), 0.5, True)  # pixels are tangent vectors of the ball
     y = model.stages[0][0](poincare.relu(y, 0.5), 0.5, True)
     mean = jnp.mean(geometry.log0(y, 0.5), (1, 2))
-    planes = poincare.plane_normals(model.head.kernel[...], model.head.bias[...], 0.5)
-    out = poincare.linear(geometry.exp0(mean, 0.5), planes, 0.5)
+    normals = poincare.plane_normals(model.head.kernel[...], model.head.bias[...], 0.5)
+    out = poincare.linear(geometry.exp0(mean, 0.5), normals, 0.5)
     want = geometry.log0(out, 0.5) / 2
     np.testing.assert_allclose(model(x, train=False), want, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_build_model(name):
+def test_a_config_builds_the_network_that_it_names(name):
     def config(**changes):
         values = {"model": name, "stages": (1,), "width": 4, "kappa": 0.5, "learn_kappa": False,
                   "kappa_per_layer": False}  # fmt: skip

@@ -12,12 +12,10 @@ from flax import nnx
 
 from lorentz_jax import geometry
 from lorentz_jax.models import chen
+from tests.compiled import quick_jit
 from tests.conftest import KAPPAS
 from tests.oracle import assert_close, evaluate, golden, mp_time
 from tests.reference import channels_last, pull_back, space
-
-# Compiling takes most of the time here, so it is told to make less of an effort.
-quick = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 
 def case(kappa):
@@ -37,7 +35,7 @@ def golden_runner(relu, normalise):
     """Output and gradients in the reference's form: an ambient vector, perhaps cut by ReLU."""
     eps = 1e-5 if normalise else 0.0  # which the reference adds below its root
 
-    @quick
+    @quick_jit
     def run(x, W, b, scale, R, kappa):
         def loss(x, W, b, scale):
             kernel, time, bias = split_weights(W, b, normalise)
@@ -85,7 +83,7 @@ def test_the_reference_form_reproduces_its_relu_after_the_time(kappa):
         out = chen.reference_linear(X, kernel, time, kappa, bias)
         return jnp.sum(data["lin_R"] * out), out
 
-    (_, out), gradient = quick(jax.value_and_grad(loss, has_aux=True))(X)
+    (_, out), gradient = quick_jit(jax.value_and_grad(loss, has_aux=True))(X)
     assert_close(out, want, 1e-14)
     assert_close(gradient, data["chen_plain_bias_grad_x"], 1e-12)
     with pytest.raises(ValueError, match="not a point of the hyperboloid"):
@@ -110,7 +108,7 @@ def test_golden_convolution(name, strides):
         y = geometry.lift(chen.conv(x, kernel, time, 1.0, strides=strides), 1.0)
         return jnp.sum(R * y), y
 
-    (_, y), grads = quick(jax.value_and_grad(loss, (0, 1), has_aux=True))(space(x), weight)
+    (_, y), grads = quick_jit(jax.value_and_grad(loss, (0, 1), has_aux=True))(space(x), weight)
     assert_close(y, channels_last(data[f"conv/{name}/y"]), 1e-13)
     want = pull_back(channels_last(data[f"conv/{name}/grad_x"]), x)
     assert_close(grads[0], want, 1e-12, axis=(0, 1, 2, 3))
@@ -154,10 +152,10 @@ def test_convolution_is_the_layer_of_each_patch_at_every_kappa(kappa, size, pad,
     gated = chen.conv(
         x, gate, np.append(time, 0.1), kappa, np.append(bias, 0.2), scale, strides, pad
     )
-    whole = chen.linear(
+    patchwise = chen.linear(
         flat, gate.reshape(-1, 4), np.append(time, 0.1), kappa, np.append(bias, 0.2), scale
     )
-    assert_close(gated, whole.reshape(*shape, 3), 1e-13)
+    assert_close(gated, patchwise.reshape(*shape, 3), 1e-13)
 
 
 def test_a_direction_that_vanishes_gives_the_origin_with_finite_gradients():
@@ -205,7 +203,7 @@ def test_dtypes_jit_and_batches(dtype):
         ({"kernel": jnp.ones((3, 1)), "time": jnp.ones(1), "log_scale": 1.0}, "first column"),
     ],
 )
-def test_bad_arguments(change, message):
+def test_arguments_that_do_not_fit_are_named(change, message):
     arguments = {"x": jnp.ones((2, 3)), "kernel": jnp.ones((3, 5)), "time": jnp.ones(5), "kappa": 1}
     with pytest.raises(ValueError, match=message):
         chen.linear(**{**arguments, **change})
@@ -216,7 +214,7 @@ def test_bad_arguments(change, message):
         chen.linear(**{**arguments, "x": jnp.ones((2, 3), jnp.int32)})
 
 
-def test_shells():
+def test_layers_are_their_functions_and_start_as_published():
     x = jnp.ones((2, 6, 6, 3))
     conv = chen.ChenConv(3, 4, kappa=0.5, strides=2, normalise=True, rngs=nnx.Rngs(0))
     want = chen.conv(

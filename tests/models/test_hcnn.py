@@ -12,6 +12,7 @@ from flax import nnx
 from lorentz_jax import geometry
 from lorentz_jax.hyperplane import normals
 from lorentz_jax.models import hcnn, variance
+from tests.compiled import quick_jit
 from tests.oracle import (
     assert_close,
     digits,
@@ -27,9 +28,6 @@ from tests.oracle import (
 )
 from tests.reference import channels_last, pull_back, space
 
-# Compiling takes most of the time here, so it is told to make less of an effort.
-quick = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
-
 
 def section(prefix):
     data = golden("baselines")
@@ -39,7 +37,7 @@ def section(prefix):
 # --- classifier -----------------------------------------------------------------------------
 
 
-@quick
+@quick_jit
 def run_mlr(x, z, a, R, kappa):
     def loss(x, z, a):
         logits = hcnn.mlr(x, z.T, a, kappa)
@@ -64,7 +62,7 @@ def test_golden_mlr(kappa):
     assert_close(hcnn.mlr(space(X), z.T, offset, kappa), data["bdeir_mlr_sd_logits"], 1e-13)
 
 
-def test_planes_are_those_of_the_package_and_finite_at_zero_and_far_away():
+def test_normals_are_those_of_hyperplane_and_finite_at_zero_and_far_away():
     z = jnp.asarray([[1.0, -2.0, 0.5], [0.5, 1.0, 2.0]])
     a = jnp.asarray([0.3, -0.7, 400.0])
     got, want = hcnn.plane_normals(z, a, 0.5), normals(z, -a * jnp.linalg.norm(z, axis=0), 0.5)
@@ -94,13 +92,13 @@ def test_pooling_and_mean_of_means(kappa):
         means = mp_centroid(pooled, k)
     want = np.array([[float(v) for v in p[1:]] for p in pooled])
     assert_close(hcnn.pool(x, kappa), want, 1e-14)
-    got = hcnn.mean_of_means(x, kappa)
+    got = variance.mean_of_means(x, kappa)
     assert_close(got, np.array([float(v) for v in means[1:]]), 1e-14)
     everything = geometry.centroid(jnp.asarray(x.reshape(-1, 5)), kappa)
     assert np.abs(got - everything).max() > 1e-2  # which is another point
-    assert_close(hcnn.mean_of_means(x.reshape(-1, 5), kappa), everything, 1e-14)
+    assert_close(variance.mean_of_means(x.reshape(-1, 5), kappa), everything, 1e-14)
     with pytest.raises(ValueError, match="mean of no points"):
-        hcnn.mean_of_means(x[:0], kappa)
+        variance.mean_of_means(x[:0], kappa)
 
 
 # --- batch norm -----------------------------------------------------------------------------
@@ -118,7 +116,7 @@ def norm_layer():
 def norm_runner(running):
     graphdef, _, _ = norm_layer()
 
-    @quick
+    @quick_jit
     def run(params, stats, x, R):
         def loss(params, x):
             layer = nnx.merge(graphdef, params, stats, copy=True)
@@ -191,10 +189,10 @@ def test_variance_norm_is_right_at_every_kappa(kappa, deviation):
     x = rng.normal(size=(4, 3, 3)) + [0.5, -1, 0.2]
     mean, beta, gamma = np.array([0.4, -0.9, 0.3]), np.array([0.7, 0.1, -1.2]), 1.3
     want, v = mp_norm(x, mean, beta, gamma, kappa, deviation)
-    run = quick(functools.partial(hcnn.variance_norm, deviation=deviation))
-    got, variance = run(x, mean, beta, gamma, kappa)
+    run = quick_jit(functools.partial(variance.variance_norm, deviation=deviation))
+    got, measured = run(x, mean, beta, gamma, kappa)
     assert_close(got, want, 1e-13)
-    assert_close(variance, np.asarray(v), 1e-14)
+    assert_close(measured, np.asarray(v), 1e-14)
     again, _ = run(x, mean, beta, gamma, kappa, v)
     assert_close(again, want, 1e-13)
 
@@ -202,12 +200,12 @@ def test_variance_norm_is_right_at_every_kappa(kappa, deviation):
 @pytest.mark.usefixtures("x64")
 def test_hcnn_norm_follows_its_own_definitions(kappa):
     x = np.random.default_rng(3).normal(size=(3, 2, 2, 4)) * [[[[2]]], [[[1]]], [[[0.1]]]] + 0.3
-    layer = hcnn.HCNNBatchNorm(4, kappa=kappa, init="paper", param_dtype=jnp.float64)
+    layer = variance.HCNNBatchNorm(4, kappa=kappa, init="paper", param_dtype=jnp.float64)
     layer.beta[...], layer.gamma[...] = np.array([0.3, 0, -0.2, 0.5]), 0.8
     assert_close(
         layer(x, use_running_average=True), mp_norm_with(x, 0 * x[0, 0, 0], layer, 1), 1e-13
     )
-    mean = np.asarray(hcnn.mean_of_means(x, kappa))
+    mean = np.asarray(variance.mean_of_means(x, kappa))
     want, v = mp_norm(x, mean, layer.beta[...], 0.8, kappa, "mean")
     assert_close(layer(x), want, 1e-13)
     assert_close(layer.var[...], np.asarray(0.9 + 0.1 * v), 1e-14)
@@ -222,8 +220,8 @@ def test_hcnn_norm_follows_its_own_definitions(kappa):
 def mp_norm_with(x, mean, layer, v):
     """Truth with the variance v given, through a gamma that makes up for the batch's own."""
     kappa, gamma, beta = layer.kappa, float(layer.gamma[...]), layer.beta[...]
-    own = mp_norm(x, mean, beta, gamma, kappa, "mean")[1]
-    return mp_norm(x, mean, beta, gamma * (own + 1e-5) / (float(v) + 1e-5), kappa, "mean")[0]
+    batch_v = mp_norm(x, mean, beta, gamma, kappa, "mean")[1]
+    return mp_norm(x, mean, beta, gamma * (batch_v + 1e-5) / (float(v) + 1e-5), kappa, "mean")[0]
 
 
 @pytest.mark.parametrize("deviation", ["rms", "mean"])
@@ -232,7 +230,7 @@ def test_equal_points_go_to_beta_with_finite_gradients(deviation, dtype):
     beta = jnp.asarray([0.5, -1.0, 0.25], dtype)
 
     def loss(x, mean, beta, gamma, kappa):
-        y, v = hcnn.variance_norm(x, mean, beta, gamma, kappa, deviation=deviation)
+        y, v = variance.variance_norm(x, mean, beta, gamma, kappa, deviation=deviation)
         return jnp.sum(y.astype(jnp.float32) ** 2) + v, y
 
     for point in (jnp.zeros(3, dtype), jnp.asarray([0.5, 0.25, -2.0], dtype)):
@@ -248,28 +246,28 @@ def test_equal_points_go_to_beta_with_finite_gradients(deviation, dtype):
 
 def test_at_the_mean_the_norm_is_a_multiple_of_the_identity():
     origin, gamma = jnp.zeros(3), 3.0
-    norm = functools.partial(hcnn.variance_norm, variance=4.0, eps=0.0)
+    norm = functools.partial(variance.variance_norm, variance=4.0, eps=0.0)
     jacobian = jax.jacobian(lambda x: norm(x, origin, origin, gamma, 0.5)[0])(origin)
     np.testing.assert_allclose(jacobian, 1.5 * np.eye(3), rtol=1e-6)
 
 
 def test_one_outlier_is_cut_where_layers_can_still_square_it():
     x = jnp.zeros((4000, 2)).at[0, 0].set(1.0)
-    y, _ = hcnn.variance_norm(x, jnp.zeros(2), jnp.zeros(2), 1.0, 1.0)
+    y, _ = variance.variance_norm(x, jnp.zeros(2), jnp.zeros(2), 1.0, 1.0)
     assert geometry.dist0(y, 1.0)[0] == pytest.approx(40, rel=1e-3)
     assert jnp.isfinite(y * y).all()
-    gentle, _ = hcnn.variance_norm(x, jnp.zeros(2), jnp.zeros(2), 0.1, 1.0)
+    gentle, _ = variance.variance_norm(x, jnp.zeros(2), jnp.zeros(2), 0.1, 1.0)
     d = np.arcsinh(1)
     want = 0.1 * d / np.sqrt(d**2 / 4000 + 1e-5)  # a tenth of almost sqrt(4000)
     assert geometry.dist0(gentle, 1.0)[0] == pytest.approx(want, rel=1e-4)
-    clipped, _ = hcnn.variance_norm(x, jnp.zeros(2), jnp.zeros(2), 1.0, 1.0, limits=(0.5, 2.0))
+    clipped, _ = variance.variance_norm(x, jnp.zeros(2), jnp.zeros(2), 1.0, 1.0, limits=(0.5, 2.0))
     assert geometry.dist0(clipped, 1.0)[0] == pytest.approx(2 * d, rel=1e-5)
-    gradient = jax.grad(lambda x: hcnn.variance_norm(x, x[1], x[1], 1.0, 1.0)[0].sum())(x)
+    gradient = jax.grad(lambda x: variance.variance_norm(x, x[1], x[1], 1.0, 1.0)[0].sum())(x)
     assert jnp.isfinite(gradient).all()
 
 
-@pytest.mark.parametrize("kind", [variance.VarianceBatchNorm, hcnn.HCNNBatchNorm])
-def test_layer_states(kind):
+@pytest.mark.parametrize("kind", [variance.VarianceBatchNorm, variance.HCNNBatchNorm])
+def test_layers_normalise_and_remember(kind):
     layer = kind(3, kappa=0.5)
     x = jax.random.normal(jax.random.key(0), (2, 4, 4, 3))
     start = layer(x, use_running_average=True)
@@ -299,15 +297,15 @@ def test_layer_states(kind):
         ({"kappa": -1.0}, "finite and > 0"),
     ],
 )
-def test_bad_arguments(change, message):
+def test_arguments_that_do_not_fit_are_named(change, message):
     arguments = {"x": jnp.ones((4, 3)), "mean": jnp.zeros(3), "beta": jnp.zeros(3)}
     with pytest.raises(ValueError, match=message):
-        hcnn.variance_norm(**{**arguments, "gamma": 1.0, "kappa": 1.0, **change})
+        variance.variance_norm(**{**arguments, "gamma": 1.0, "kappa": 1.0, **change})
     with pytest.raises(ValueError, match="init must be one of"):
         hcnn.BdeirMLR(3, 4, kappa=1.0, init="hcnn", rngs=nnx.Rngs(0))
 
 
-def test_mlr_shell():
+def test_classifier_is_mlr_and_starts_as_published():
     head = hcnn.BdeirMLR(16, 40, kappa=0.5, init="paper", rngs=nnx.Rngs(0))
     assert 0.24 < jnp.abs(head.kernel[...]).max() < 0.25  # 1/sqrt(16)
     assert 0.2 < jnp.abs(head.bias[...]).max() < 0.25

@@ -1,6 +1,5 @@
 """Poincare layers against golden data and the formulas of the ball in mpmath."""
 
-import functools
 import itertools
 
 import jax
@@ -11,7 +10,9 @@ import pytest
 from flax import nnx
 
 from lorentz_jax import geometry
+from lorentz_jax._src.plain import mean_point
 from lorentz_jax.models import poincare, variance
+from tests.compiled import quick_jit
 from tests.oracle import (
     assert_close,
     digits,
@@ -25,9 +26,6 @@ from tests.oracle import (
     mp_log,
     mp_transport,
 )
-
-# Compiling takes most of the time here, so it is told to make less of an effort.
-quick = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 # --- the ball in mpmath: textbook formulas, none of which the package uses -------------------
 
@@ -119,19 +117,19 @@ def lifted(function):
         y = function(geometry.from_poincare(x, kappa), *args, kappa)
         return geometry.to_poincare(y, kappa)
 
-    return quick(run)
+    return quick_jit(run)
 
 
 # --- linear layer, MLR, activation ----------------------------------------------------------
 
 
-@quick
+@quick_jit
 def run_golden(x, Z, r, R, kappa):
     def loss(x, Z, r):
-        planes, point = poincare.plane_normals(Z, r, kappa), geometry.from_poincare(x, kappa)
-        y = poincare.linear(point, planes, kappa)
+        normals, point = poincare.plane_normals(Z, r, kappa), geometry.from_poincare(x, kappa)
+        y = poincare.linear(point, normals, kappa)
         out = geometry.to_poincare(poincare.relu(y, kappa), kappa)
-        scores = poincare.mlr(point, planes, kappa)
+        scores = poincare.mlr(point, normals, kappa)
         return jnp.sum(R * out), (geometry.to_poincare(y, kappa), scores, out)
 
     return jax.value_and_grad(loss, (0, 1, 2), has_aux=True)(x, Z, r)
@@ -158,9 +156,9 @@ def test_linear_layers_and_moebius_sum_in_the_ball(kappa):
     rng = np.random.default_rng(0)
     x, y = ball_points(rng, 4, 3, kappa=kappa), ball_points(rng, 4, 3, kappa=kappa)
     z, r = rng.normal(size=(3, 2)), rng.normal(size=2) * 0.3
-    planes = poincare.plane_normals(z, r, kappa)
+    normals = poincare.plane_normals(z, r, kappa)
     want = run_ball(lambda x, z, r, k: [ball_linear(p, z, r, k) for p in x], x, z.T, r, kappa)
-    assert_close(lifted(poincare.linear)(x, planes, kappa=kappa), want, 1e-13)
+    assert_close(lifted(poincare.linear)(x, normals, kappa=kappa), want, 1e-13)
 
     def add(x, y, kappa):
         return poincare.add(x, geometry.from_poincare(y, kappa), kappa)
@@ -186,7 +184,7 @@ def test_linear_layers_and_moebius_sum_in_the_ball(kappa):
 # --- convolution ----------------------------------------------------------------------------
 
 
-def test_beta_ratio():
+def test_beta_ratio_is_that_of_beta_functions():
     assert poincare.beta_ratio(5, 1) == pytest.approx(1)
     want = mp.beta(72, 0.5) / mp.beta(8, 0.5)
     assert poincare.beta_ratio(16, 9) == pytest.approx(float(want), rel=1e-12)
@@ -203,17 +201,17 @@ def test_convolution_is_the_layer_of_each_concatenated_patch(kappa, size, pad, s
         lambda x, z, r, k: ball_conv(x, z, r, k, size, pad, strides),
         x, kernel.reshape(-1, 3).T, r, kappa,
     )  # fmt: skip
-    planes = poincare.plane_normals(kernel, r, kappa)
-    run = lifted(lambda x, planes, kappa: poincare.conv(x, planes, kappa, strides, pad))
-    assert_close(run(x, planes, kappa=kappa), want, 1e-12)
+    normals = poincare.plane_normals(kernel, r, kappa)
+    run = lifted(lambda x, normals, kappa: poincare.conv(x, normals, kappa, strides, pad))
+    assert_close(run(x, normals, kappa=kappa), want, 1e-12)
 
 
 def test_an_image_of_the_centre_has_right_gradients():
     x, kernel, r = jnp.zeros((1, 3, 3, 2)), jnp.ones((3, 3, 2, 2)), jnp.zeros(2)
 
     def loss(x, kernel, r):
-        planes = poincare.plane_normals(kernel, r, 0.5)
-        return poincare.relu(poincare.conv(x, planes, 0.5), 0.5).sum()
+        normals = poincare.plane_normals(kernel, r, 0.5)
+        return poincare.relu(poincare.conv(x, normals, 0.5), 0.5).sum()
 
     grads = jax.grad(loss, (0, 1, 2))(x, kernel, r)
     assert all(jnp.isfinite(g).all() for g in grads)
@@ -250,12 +248,12 @@ def test_midpoint_norm_transports_straight_to_beta(kappa):
         return out
 
     def run(x, beta, kappa):
-        mean = variance.mean_point(x, jnp.asarray(kappa), (0,))
-        return poincare.midpoint_norm(x, mean, beta, gamma, kappa)[0]
+        mean = mean_point(x, jnp.asarray(kappa), (0,))
+        return variance.midpoint_norm(x, mean, beta, gamma, kappa)[0]
 
     got = lifted(run)(x, geometry.from_poincare(beta, kappa), kappa=kappa)
     assert_close(got, run_ball(truth, x, beta, kappa), 1e-12)
-    mean = variance.mean_point(geometry.from_poincare(x, kappa), jnp.asarray(kappa), (0,))
+    mean = mean_point(geometry.from_poincare(x, kappa), jnp.asarray(kappa), (0,))
     want = run_ball(ball_midpoint, x, kappa)
     assert_close(geometry.to_poincare(mean, kappa), want, 1e-14)
 
@@ -288,7 +286,7 @@ def test_dtypes_and_empty_batches(dtype):
     conv = poincare.PoincareConv(3, 4, kappa=0.5, strides=2, rngs=nnx.Rngs(0))
     linear = poincare.PoincareLinear(3, 4, kappa=0.5, rngs=nnx.Rngs(0))
     mlr = poincare.PoincareMLR(3, 4, kappa=0.5, rngs=nnx.Rngs(0))
-    norm = poincare.PoincareBatchNorm(3, kappa=0.5)
+    norm = variance.PoincareBatchNorm(3, kappa=0.5)
     functions = {
         conv: (2, 2, 2, 4), linear: (2, 4, 4, 4), mlr: (2, 4, 4, 4), norm: (2, 4, 4, 3),
     }  # fmt: skip
@@ -305,19 +303,19 @@ def test_dtypes_and_empty_batches(dtype):
 
 
 def test_scores_beyond_the_range_are_cut():
-    planes = poincare.plane_normals(jnp.full((2, 1), 100.0), jnp.zeros(1), 1.0)
+    normals = poincare.plane_normals(jnp.full((2, 1), 100.0), jnp.zeros(1), 1.0)
     x = jnp.asarray([[1e3, 0.0]])
-    y = poincare.linear(x, planes, 1.0)
+    y = poincare.linear(x, normals, 1.0)
     assert geometry.dist0(y, 1.0)[0] == pytest.approx(40, rel=1e-6)
-    assert jnp.isfinite(jax.grad(lambda x: poincare.linear(x, planes, 1.0).sum())(x)).all()
-    assert poincare.mlr(x, planes, 1.0)[0, 0] > 1000  # the score itself is representable
+    assert jnp.isfinite(jax.grad(lambda x: poincare.linear(x, normals, 1.0).sum())(x)).all()
+    assert poincare.mlr(x, normals, 1.0)[0, 0] > 1000  # the score itself is representable
 
 
-def test_shells():
+def test_layers_are_their_functions_and_start_as_published():
     x = jnp.ones((2, 4, 4, 3))
     conv = poincare.PoincareConv(3, 4, kappa=0.5, strides=2, rngs=nnx.Rngs(0))
-    planes = poincare.plane_normals(conv.kernel[...], conv.bias[...], 2.0)
-    np.testing.assert_array_equal(conv(x, 2.0), poincare.conv(x, planes, 2.0, 2))
+    normals = poincare.plane_normals(conv.kernel[...], conv.bias[...], 2.0)
+    np.testing.assert_array_equal(conv(x, 2.0), poincare.conv(x, normals, 2.0, 2))
     big = {init: poincare.PoincareLinear(64, 400, kappa=0.5, init=init, rngs=nnx.Rngs(0))
            for init in ("fast", "paper")}  # fmt: skip
     assert jnp.std(big["fast"].kernel[...]) == pytest.approx(1 / np.sqrt(128), rel=0.02)
@@ -326,20 +324,20 @@ def test_shells():
         poincare.PoincareLinear(3, 4, kappa=0.5, init="eye", rngs=nnx.Rngs(0))
 
 
-def test_bad_arguments():
-    x, planes = jnp.ones((2, 3)), poincare.plane_normals(jnp.ones((3, 2)), jnp.zeros(2), 1.0)
+def test_arguments_that_do_not_fit_are_named():
+    x, normals = jnp.ones((2, 3)), poincare.plane_normals(jnp.ones((3, 2)), jnp.zeros(2), 1.0)
     with pytest.raises(ValueError, match="must have one shape"):
         poincare.add(x, x[:1], 1.0)
     with pytest.raises(ValueError, match="D_in = 3"):
-        poincare.linear(jnp.ones((2, 4)), planes, 1.0)
-    bare = type(planes)(planes.time, planes.space)
-    with pytest.raises(ValueError, match="carry `norm`"):
+        poincare.linear(jnp.ones((2, 4)), normals, 1.0)
+    bare = type(normals)(normals.time, normals.space)
+    with pytest.raises(ValueError, match="carry `length`"):
         poincare.linear(x, bare, 1.0)
     with pytest.raises(ValueError, match="kappa of shape"):
         poincare.relu(x, jnp.ones(3))
     with pytest.raises(TypeError, match="floating"):
         poincare.relu(jnp.ones((2, 3), jnp.int32), 1.0)
     with pytest.raises(ValueError, match="finite and > 0"):
-        poincare.linear(x, planes, 0.0)
+        poincare.linear(x, normals, 0.0)
     with pytest.raises(ValueError, match=r"mean and beta must have shape \(3,\)"):
-        poincare.midpoint_norm(x, jnp.zeros(3), jnp.zeros(2), 1.0, 1.0)
+        variance.midpoint_norm(x, jnp.zeros(3), jnp.zeros(2), 1.0, 1.0)

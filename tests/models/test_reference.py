@@ -24,9 +24,9 @@ def network(**options):
 @pytest.fixture(scope="module")
 def state_dict():
     start = f"{PREFIX}sd0/"
-    found = {k.removeprefix(start): v for k, v in golden("networks").items() if k.startswith(start)}
+    state = {k.removeprefix(start): v for k, v in golden("networks").items() if k.startswith(start)}
     # What the reference stores besides.
-    return found | {"manifold._k": np.ones(()), "stage1.0.layer1.fc.V_auxiliary": np.ones((37, 4))}
+    return state | {"manifold._k": np.ones(()), "stage1.0.layer1.fc.V_auxiliary": np.ones((37, 4))}
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def test_what_does_not_fit_is_named_and_changes_nothing(change, message, empty, 
         np.testing.assert_array_equal(value, empty[1][path])
 
 
-def test_other_models_and_files_are_refused(empty, tmp_path):
+def test_models_and_files_of_another_kind_are_refused(empty, tmp_path):
     others = [
         EuclideanResNet((1,), 4, rngs=nnx.Rngs(0)),
         LorentzResNet((1,), 4, learn_kappa=True, rngs=nnx.Rngs(0)),

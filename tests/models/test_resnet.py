@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from lorentz_jax.models import LorentzResNet
+from lorentz_jax.models import EuclideanResNet, LorentzResNet
 from lorentz_jax.training.state import init_network, merge, split
 from tests.compiled import quick_jit
 
@@ -100,7 +100,7 @@ def test_branches_of_deep_networks_start_small(init, weight_norm):
             assert np.mean(squares) ** 0.5 == pytest.approx(length, rel=0.15)
 
 
-def test_modes():
+def test_training_moves_every_mean_and_evaluation_none():
     graphdef, params, stats = network()
     trained, after = run(graphdef, True, params, stats, IMAGES)
     evaluated, untouched = run(graphdef, False, params, stats, IMAGES)
@@ -117,7 +117,7 @@ def test_modes():
     assert trace(model, None) == trace(model, True)
 
 
-def test_before_training_the_norms_do_nothing():  # C45
+def test_before_training_the_norms_do_nothing():
     graphdef, params, stats = network()
 
     @quick_jit
@@ -183,6 +183,22 @@ def test_each_layer_can_learn_a_kappa_of_its_own(train, norm):
         loss = lambda p: jnp.sum(forward(graphdef, True, p, stats, IMAGES)[0] ** 2)  # noqa: E731
         gradients = quick_jit(jax.grad(loss))(params | own)
         assert all(abs(float(gradients[raw])) > 1e-4 for raw in raws)
+
+
+def test_a_network_knows_the_kappa_of_every_output():
+    layered = merge(*network(learn_kappa=True, kappa_per_layer=True))
+    block = layered.stages[0][0]
+    owners = {"stem": layered.stem, "stages/0/0": block.second, "stages/0/0/first": block.first}
+    for i, unit in enumerate((layered.stem, block.first, block.second)):
+        unit.kappa.raw[...] = jnp.float32(i)
+    for path, owner in owners.items():
+        for part in (path, f"{path}/conv") if path != "stages/0/0" else (path,):
+            assert layered.kappa_at(part) == owner.kappa()
+            assert layered.kappa_at(part, 0.3) == 0.3
+    assert layered.resolve_kappa() is None
+    shared, flat = merge(*network(kappa=0.7)), EuclideanResNet((1,), 4, rngs=nnx.Rngs(0))
+    assert [shared.resolve_kappa(), shared.kappa_at("stages/0/0/second")] == [0.7, 0.7]
+    assert [flat.resolve_kappa(0.3), flat.kappa_at("stem", 0.3)] == [None, None]
 
 
 def test_one_kappa_serves_the_whole_network():

@@ -1,4 +1,4 @@
-"""Parameter groups, schedules and the textbook update rules (case C58)."""
+"""Parameter groups, schedules and the textbook update rules."""
 
 import dataclasses
 
@@ -173,6 +173,8 @@ def test_an_unknown_leaf_is_an_error_that_names_it(params, init):
         optimiser.make_optimiser(config, params, 5)
     with pytest.raises(ValueError, match="stem/conv/weight"):
         optax.adamw(0.1, mask=lambda p: optimiser.decay_mask(p, init)).init(params)
+    with pytest.raises(ValueError, match=r"init must be one of \('fast', 'paper'\), got 'best'"):
+        optimiser.leaf_groups({}, "best")
 
 
 def test_decay_is_described_with_its_counts(params):
@@ -240,7 +242,7 @@ def test_points_of_the_hyperboloid_skip_the_first_drop():
     np.testing.assert_allclose(moved, rates, rtol=1e-4)
 
 
-def test_schedules():
+def test_schedules_give_the_rates_of_their_names():
     make = optimiser.make_schedule
     cosine = make(TrainConfig(epochs=4, lr=0.2), 10)
     np.testing.assert_allclose([cosine(0), cosine(20), cosine(40)], [0.2, 0.1, 0], atol=1e-8)
