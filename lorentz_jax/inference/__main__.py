@@ -8,7 +8,8 @@ from pathlib import Path
 import tyro
 
 from lorentz_jax import data, inference
-from lorentz_jax.metrics import show
+from lorentz_jax._src.output import report_error
+from lorentz_jax.metrics import format_metric
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,11 +19,11 @@ class Options:
     file: tyro.conf.Positional[Path]
     """A file of `lorentz_jax.inference.save`."""
     dataset: str | None = None
-    """Name of the dataset; by default the one that the model was trained on."""
+    """Dataset to evaluate on; by default the one that the model was trained on."""
     data_dir: Path | None = None
-    """Where the datasets are; see `train.py --help`."""
+    """Folder of the datasets; see `train.py --help`."""
     batch_size: int = 256
-    """Images a step; the result does not depend on it."""
+    """Images in a step; the result does not depend on it."""
     kappa: float | None = None
     """Refuse a model of another kappa."""
     json: bool = False
@@ -40,13 +41,13 @@ def main() -> int:
         dataset = data.load(name, data_dir=options.data_dir)
         result = inference.evaluate(compiled, dataset, options.batch_size)
     except (ValueError, TypeError, OSError) as error:
-        print(f"lorentz_jax.inference: error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
+        return report_error("lorentz_jax.inference", error, 2)
     if options.json:
         print(json.dumps(result))
     else:
         print(
-            f"test_accuracy {show(result['accuracy'])} test_loss {show(result['loss'])} "
+            f"test_accuracy {format_metric(result['accuracy'])} "
+            f"test_loss {format_metric(result['loss'])} "
             f"on {result['count']} images of {dataset.name}"
             + ("" if compiled.kappa is None else f", kappa {compiled.kappa}")
         )

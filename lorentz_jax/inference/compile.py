@@ -1,4 +1,4 @@
-"""From a trained NNX model to its compiled form, and from that back to weights and biases."""
+"""Compile a trained NNX model, and restore weights and biases from the compiled form."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,9 +11,8 @@ from jax import Array
 from lorentz_jax import nn
 from lorentz_jax.hyperplane import Normals, weights
 from lorentz_jax.inference import baselines
-from lorentz_jax.inference.compiled import HALF, Compiled
-from lorentz_jax.inference.networks import JOINTS, join
-from lorentz_jax.inference.ops import Piece, activation_name, normal_arrays, plain
+from lorentz_jax.inference.compiled import BETWEEN, HALF, Compiled, join
+from lorentz_jax.inference.ops import CompiledLayer, activation_name, as_json, normal_arrays
 from lorentz_jax.inference.polar import polar
 from lorentz_jax.models import ResNet
 from lorentz_jax.models.resnet import ConvNorm
@@ -30,70 +29,90 @@ class Weights(NamedTuple):
 
 
 def compile_cached_v(
-    model: Any, fold: bool = True, *, dtype: Any = None, lengths: bool = True,
+    model: Any,
+    fold: bool = True,
+    *,
+    dtype: Any = None,
+    lengths: bool = True,
     info: Mapping[str, Any] | None = None,
-) -> Compiled:  # fmt: skip
-    """The inference form of a model, in evaluation mode; the model itself is not touched.
+) -> Compiled:
+    """Compile a trained model for inference; the model itself is not touched.
 
-    V, the weight norm in it and a learned kappa become constants. It is a snapshot: later changes
-    of the model do not reach it.
+    V, the weight norm in it and a learned kappa become constants, and the result computes what the
+    model does in evaluation mode. It is a snapshot: later changes of the model do not reach it.
 
     Args:
-      model: a `models.ResNet`, a single layer of `nn`, or an `nnx.Sequential` of these layers and
-        activations.
-      fold: fold every centring batch norm (running mean and beta) into the layer before it: one
-        kernel, one time row and one boost. `fold=False` keeps them apart, so that `restore` works.
-      dtype: "bfloat16" or "float16" stores kernels and activations in half precision; time,
-        reductions, boosts and logits stay in float32.
-      lengths: carry |w| of each unit, without which float32 cannot restore units with |theta| > 5.
-      info: JSON to keep with the model.
+        model: a `models.ResNet`, a single layer of `nn`, or an `nnx.Sequential` of these layers
+            and activations.
+        fold: fold every centring batch norm (running mean and beta) into the layer before it: one
+            kernel, one time row and one boost. `fold=False` keeps them apart, so that `restore`
+            works.
+        dtype: "bfloat16" or "float16" stores kernels and activations in half precision; time,
+            reductions, boosts and logits stay in float32.
+        lengths: carry |w| of each unit, without which float32 cannot restore units with
+            |theta| > 5.
+        info: JSON to keep with the model.
 
     Raises:
-      TypeError: a model or layer that has no compiled form.
-      ValueError: an activation without a name, or values that are not finite (in `dtype`).
+        TypeError: a model or layer that has no compiled form.
+        ValueError: an activation without a name, or values that are not finite (in `dtype`).
+
+    >>> layer = nn.LorentzLinear(3, 2, kappa=1.0, rngs=nnx.Rngs(0))
+    >>> compiled = compile_cached_v(layer)
+    >>> sorted(compiled.params)
+    ['excess', 'length', 'space', 'time']
+    >>> compiled(jnp.ones((5, 3))).shape
+    (5, 2)
     """
     dtype = None if dtype is None else jnp.dtype(dtype).name
     if dtype not in (None, *HALF):
         raise ValueError(f"dtype must be None or one of {HALF}, got {dtype!r}")
-    network, found = _walk(model, fold)
+    network, layers = _walk(model, fold)
     params = {}
-    for name, part in found.items():
-        for short, value in part.arrays.items():
-            if short == "length" and not (lengths or _needs_length(part.layer)):
+    for name, layer in layers.items():
+        for short, value in layer.arrays.items():
+            if short == "length" and not (lengths or _needs_length(layer.description)):
                 continue
             array = jnp.asarray(value)
             if dtype is not None:
-                kernel = array.ndim > 1 and part.layer["op"] not in HEADS
+                kernel = array.ndim > 1 and layer.description["op"] not in HEADS
                 array = array.astype(dtype if kernel else jnp.float32)
             if not np.isfinite(np.asarray(array, np.float64)).all():
                 raise ValueError(f"{join(name, short)} is not finite in {array.dtype}")
             params[join(name, short)] = array
-    layers = {name: dict(part.layer) for name, part in found.items()}
-    return Compiled(params, layers, network, dtype, dict(info or {}))
+    descriptions = {name: dict(layer.description) for name, layer in layers.items()}
+    return Compiled(params, descriptions, network, dtype, dict(info or {}))
 
 
 def restore(compiled: Compiled, layers: Sequence[str] | None = None) -> dict[str, Weights]:
-    """Weights and biases of the layers with hyperplanes, by name: the inverse of the cached V.
+    """Return weights and biases of the layers with hyperplanes: the inverse of the cached V.
 
     The weights have their norm applied, `w = softplus(g) a/|a|`. What batch norms need, `mean` and
-    `beta`, is in `compiled.params` as it was. `layers` restricts the work (default: all).
+    `beta`, is in `compiled.params` as it was.
+
+    Args:
+        compiled: a model compiled with `fold=False`, so that all its layers can be restored.
+        layers: names of the layers to restore, by default all.
+
+    Returns:
+        `Weights` by the name of the layer.
 
     Raises:
-      ValueError: a layer that a batch norm was folded into, where the units are mixed for good; or
-        one without lengths whose float precision has lost them (see `hyperplane.weights`).
+        ValueError: a batch norm was folded into a layer, which mixes its units for good; or the
+            layer has no lengths and its float precision has lost them (see `hyperplane.weights`).
     """
-    planes = [name for name in compiled.layers if _has(compiled, name, "space")]
-    layers = planes if layers is None else list(layers)
-    unknown = [name for name in layers if name not in planes]
+    known = [name for name in compiled.layers if _has(compiled, name, "space")]
+    layers = known if layers is None else list(layers)
+    unknown = [name for name in layers if name not in known]
     if unknown:
-        raise ValueError(f"no layers with hyperplanes: {unknown}; there are {planes}")
-    folded = [name for name in planes if _has(compiled, name, "push")]
+        raise ValueError(f"no layers with hyperplanes: {unknown}; there are {known}")
+    folded = [name for name in known if _has(compiled, name, "push")]
     if set(folded) & set(layers):
-        whole = [name for name in planes if name not in folded]
         raise ValueError(
             f"batch norm is folded into {', '.join(n for n in layers if n in folded)}: its "
             "rotation mixes the units, so w and b are gone. What can be restored is "
-            f"layers={whole}; to restore all, compile with fold=False"
+            f"layers={[name for name in known if name not in folded]}; to restore all, compile "
+            "with fold=False"
         )
     return {name: _restore(compiled, name) for name in layers}
 
@@ -120,29 +139,29 @@ def _needs_length(layer: Mapping[str, Any]) -> bool:
 # --- models ---------------------------------------------------------------------------------
 
 
-def _walk(model: Any, fold: bool) -> tuple[dict[str, Any], dict[str, Piece]]:
+def _walk(model: Any, fold: bool) -> tuple[dict[str, Any], dict[str, CompiledLayer]]:
     """How the layers of a model are joined, and the layers."""
     if isinstance(model, ResNet):
         return _walk_resnet(model, fold)
-    parts = [("", model)]
+    modules = [("", model)]
     if isinstance(model, nnx.Sequential):
-        parts = [(str(index), layer) for index, layer in enumerate(model.layers)]
-    found = _sequence(parts, fold, None)
-    return {"kind": "chain", "steps": list(found)}, found
+        modules = [(str(index), layer) for index, layer in enumerate(model.layers)]
+    layers = _compile_chain(modules, fold, None)
+    return {"kind": "chain", "steps": list(layers)}, layers
 
 
-def _walk_resnet(model: ResNet, fold: bool) -> tuple[dict[str, Any], dict[str, Piece]]:
+def _walk_resnet(model: ResNet, fold: bool) -> tuple[dict[str, Any], dict[str, CompiledLayer]]:
     kappa = nn.resolve_kappa(model.kappa)
-    found: dict[str, Piece] = {}
+    layers: dict[str, CompiledLayer] = {}
 
     def add(name: str, unit: ConvNorm) -> None:
-        parts = [(join(name, "conv"), unit.conv)]
+        modules = [(join(name, "conv"), unit.conv)]
         if unit.norm is not None:
-            parts.append((join(name, "norm"), unit.norm))
-        sequence = _sequence(parts, fold, unit.resolve_kappa(kappa))
-        if len(sequence) == 1:  # the layer takes the name of the pair
-            sequence = {name: sequence.popitem()[1]}
-        found.update(sequence)
+            modules.append((join(name, "norm"), unit.norm))
+        chain = _compile_chain(modules, fold, unit.resolve_kappa(kappa))
+        if len(chain) == 1:  # the layer takes the name of the pair
+            chain = {name: chain.popitem()[1]}
+        layers.update(chain)
 
     add("stem", model.stem)
     for stage, blocks in enumerate(model.stages):
@@ -150,95 +169,95 @@ def _walk_resnet(model: ResNet, fold: bool) -> tuple[dict[str, Any], dict[str, P
             for part in ("first", "second", "shortcut"):
                 if getattr(block, part) is not None:
                     add(f"stages/{stage}/{index}/{part}", getattr(block, part))
-    found["head"] = piece(model.head, kappa)
+    layers["head"] = compile_layer(model.head, kappa)
     network = {
         "kind": "resnet",
         "stages": [len(blocks) for blocks in model.stages],
         "in_channels": model.in_channels,
         "kappa": None if kappa is None else float(kappa),
-        "entry": _joint(model.entry),
-        "relu": _joint(model.relu),
-        "residual": _joint(model.stages[0][0].residual),
-        "pool": _joint(model.pool),
+        "entry": _between_name(model.entry),
+        "relu": _between_name(model.relu),
+        "residual": _between_name(model.stages[0][0].residual),
+        "pool": _between_name(model.pool),
     }
-    return network, found
+    return network, layers
 
 
-def _joint(function: Callable | None) -> str | None:
-    """The name of a function in `JOINTS`."""
+def _between_name(function: Callable | None) -> str | None:
+    """The name of a function in `BETWEEN`."""
     if function is None:
         return None
-    for name, known in JOINTS.items():
+    for name, known in BETWEEN.items():
         if function is known:
             return name
     raise TypeError(f"{function!r} between the layers of a ResNet has no compiled form")
 
 
-def _sequence(parts: Sequence[tuple[str, Any]], fold: bool, kappa: Any) -> dict[str, Piece]:
+def _compile_chain(
+    modules: Sequence[tuple[str, Any]], fold: bool, kappa: Any
+) -> dict[str, CompiledLayer]:
     """Consecutive layers, each norm folded into the layer before it where that is possible."""
-    found: dict[str, Piece] = {}
-    for name, layer in parts:
-        current = piece(layer, kappa)
-        if fold and found:
-            last, before = found.popitem()
-            fuse = FUSIONS.get((before.layer["op"], current.layer["op"]))
-            fused = None if fuse is None else fuse(before, current)
-            found[last] = fused or before
-            if fused:
+    layers: dict[str, CompiledLayer] = {}
+    for name, module in modules:
+        layer = compile_layer(module, kappa)
+        if fold and layers:
+            last, before = layers.popitem()
+            fold_into = FOLDS.get((before.description["op"], layer.description["op"]))
+            folded = None if fold_into is None else fold_into(before, layer)
+            layers[last] = folded or before
+            if folded:
                 continue
-        found[name] = current
-    return found
+        layers[name] = layer
+    return layers
 
 
-def piece(layer: Any, kappa: Any) -> Piece:
-    """The compiled form of one layer, unfolded; `kappa` overrides its own, as in a call."""
-    make = PIECES.get(type(layer))
+def compile_layer(layer: Any, kappa: Any) -> CompiledLayer:
+    """Compile one layer, unfolded; `kappa` overrides its own, as in a call."""
+    make = COMPILERS.get(type(layer))
     if make is not None:
         return make(layer, kappa)
     if callable(layer) and not isinstance(layer, nnx.Module):
-        name = activation_name(layer)
-        return Piece({"op": "activate", "activation": name}, {})
+        return CompiledLayer({"op": "activate", "activation": activation_name(layer)}, {})
     raise TypeError(
         f"{type(layer).__name__} has no compiled form; there is one for every network of "
-        f"lorentz_jax.models, nnx.Sequential and {', '.join(kind.__name__ for kind in PIECES)}"
+        f"lorentz_jax.models, nnx.Sequential and {', '.join(t.__name__ for t in COMPILERS)}"
     )
 
 
-def _planes(layer, kappa, **options) -> Piece:
+def _with_normals(layer: Any, kappa: Any, **options: Any) -> CompiledLayer:
     arrays = normal_arrays(layer.normals(kappa))
-    return Piece(options | {"kappa": float(layer.resolve_kappa(kappa))}, arrays)
+    return CompiledLayer(options | {"kappa": float(layer.resolve_kappa(kappa))}, arrays)
 
 
-def _linear(layer: nn.LorentzLinear, kappa: Any) -> Piece:
-    return _planes(layer, kappa, op="linear", activation=activation_name(layer.activation))
+def _linear(layer: nn.LorentzLinear, kappa: Any) -> CompiledLayer:
+    return _with_normals(layer, kappa, op="linear", activation=activation_name(layer.activation))
 
 
-def _conv(layer: nn.LorentzConv, kappa: Any) -> Piece:
-    return _planes(
-        layer, kappa, op="conv", strides=plain(layer.strides), padding=plain(layer.padding),
-        activation=activation_name(layer.activation),
-    )  # fmt: skip
+def _conv(layer: nn.LorentzConv, kappa: Any) -> CompiledLayer:
+    sizes = {"strides": as_json(layer.strides), "padding": as_json(layer.padding)}
+    activation = activation_name(layer.activation)
+    return _with_normals(layer, kappa, op="conv", activation=activation, **sizes)
 
 
-def _mlr(layer: nn.LorentzMLR, kappa: Any) -> Piece:
-    return _planes(layer, kappa, op="mlr", scale=layer.scale)
+def _mlr(layer: nn.LorentzMLR, kappa: Any) -> CompiledLayer:
+    return _with_normals(layer, kappa, op="mlr", scale=layer.scale)
 
 
-def _center(layer: nn.LorentzBatchNorm, kappa: Any) -> Piece:
+def _center(layer: nn.LorentzBatchNorm, kappa: Any) -> CompiledLayer:
     arrays = {"mean": layer.mean[...], "beta": layer.beta_point(kappa)}
-    return Piece({"op": "center", "kappa": float(layer.resolve_kappa(kappa))}, arrays)
+    return CompiledLayer({"op": "center", "kappa": float(layer.resolve_kappa(kappa))}, arrays)
 
 
-def fold_center(layer: Piece, norm: Piece) -> Piece | None:
-    """A linear or convolution layer and its centring norm as one layer that ends with a boost.
+def fold_center(layer: CompiledLayer, norm: CompiledLayer) -> CompiledLayer | None:
+    """Fold a centring norm into the linear or convolution layer before it, which gets a boost.
 
     The rotation R of the norm's polar form goes into the normals: `R (x o v) = x o (R v)`, where R
     acts on the output axis. None where an activation stands between them, where their curvatures
     differ, or where a norm is folded in already.
     """
-    kappa = norm.layer["kappa"]
-    free = layer.layer["activation"] is None and "push" not in layer.arrays
-    if not free or layer.layer["kappa"] != kappa:
+    kappa = norm.description["kappa"]
+    free = layer.description["activation"] is None and "push" not in layer.arrays
+    if not free or layer.description["kappa"] != kappa:
         return None
     mean, beta = (np.asarray(norm.arrays[key], np.float64) for key in ("mean", "beta"))
     rotation, point = polar(beta, mean, kappa)
@@ -250,17 +269,19 @@ def fold_center(layer: Piece, norm: Piece) -> Piece | None:
         "pull": push / (1 + np.sqrt(1 + push @ push)),
     }
     dtype = layer.arrays["space"].dtype
-    return Piece(layer.layer, {key: value.astype(dtype) for key, value in arrays.items()})
+    return CompiledLayer(
+        layer.description, {key: value.astype(dtype) for key, value in arrays.items()}
+    )
 
 
-PIECES: dict[type, Callable[[Any, Any], Piece]] = {
+COMPILERS: dict[type, Callable[[Any, Any], CompiledLayer]] = {
     nn.LorentzLinear: _linear,
     nn.LorentzConv: _conv,
     nn.LorentzMLR: _mlr,
     nn.LorentzBatchNorm: _center,
-} | baselines.PIECES
+} | baselines.COMPILERS
 
-FUSIONS: dict[tuple[str, str], Callable[[Piece, Piece], Piece | None]] = {
+FOLDS: dict[tuple[str, str], Callable[[CompiledLayer, CompiledLayer], CompiledLayer | None]] = {
     ("linear", "center"): fold_center,
     ("conv", "center"): fold_center,
-} | baselines.FUSIONS
+} | baselines.FOLDS

@@ -1,4 +1,4 @@
-"""The compiled form: arrays by name, what to do with them as JSON, and a pure function."""
+"""The compiled form of a network: arrays by name, a description in JSON, and a pure function."""
 
 import dataclasses
 import functools
@@ -15,8 +15,8 @@ from lorentz_jax import metrics
 from lorentz_jax._src.arguments import as_array, as_kappa
 from lorentz_jax.data import Dataset, normalise
 from lorentz_jax.inference import baselines, ops
-from lorentz_jax.inference.networks import NETWORKS, join
 from lorentz_jax.models import has_extra_logit
+from lorentz_jax.models.resnet import Layers
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -25,20 +25,104 @@ HALF = ("bfloat16", "float16")
 OPS: dict[str, Callable[..., Array]] = ops.OPS | baselines.OPS
 
 
+def join(*names: str) -> str:
+    """Return the path of a layer or array; the only layer of a model is called ""."""
+    return "/".join(name for name in names if name)
+
+
+def mismatch(got: Mapping[str, Any], expected: Mapping[str, Any], limit: int = 4) -> str:
+    """Say what differs between two flat dicts of shapes (or of anything); "" for nothing."""
+    notes = [f"{key} is missing" for key in expected if key not in got]
+    notes += [f"{key} is unknown" for key in got if key not in expected]
+    notes += [
+        f"{key}: expected {expected[key]}, got {got[key]}"
+        for key in expected
+        if key in got and got[key] != expected[key]
+    ]
+    more = f"; and {len(notes) - limit} more" if len(notes) > limit else ""
+    return "; ".join(notes[:limit]) + more
+
+
+# --- networks: how layers are joined, in evaluation mode -------------------------------------
+
+RunLayer = Callable[[str, Array], Array]
+"""`(name, x)`: runs a layer."""
+
+# What a ResNet does between its layers; the baselines' functions take kappa too.
+BETWEEN: dict[str, Callable[..., Array]] = {
+    "relu": Layers.relu,
+    "add": Layers.residual,
+} | baselines.BETWEEN
+
+
+def chain(
+    layer: RunLayer, layers: Mapping[str, Any], network: Mapping[str, Any], x: Array
+) -> Array:
+    """Run layers one after the other: `{"kind": "chain", "steps": [name, ...]}`."""
+    for name in network["steps"]:
+        x = layer(name, x)
+    return x
+
+
+def resnet(
+    layer: RunLayer, layers: Mapping[str, Any], network: Mapping[str, Any], x: Array
+) -> Array:
+    """Run a `models.ResNet`.
+
+    `{"kind": "resnet", "stages": [blocks, ...], "in_channels": C, "kappa": number or null}`, and
+    the names in `BETWEEN` of its `entry`, `relu`, `residual` and `pool`, null for none.
+    """
+    channels, kappa = network["in_channels"], network["kappa"]
+    if x.ndim != 4 or x.shape[-1] != channels:
+        raise ValueError(f"expected images (N, H, W, {channels}), got shape {x.shape}")
+
+    def between(role: str, *x: Array) -> Array:
+        name = network[role]
+        return x[0] if name is None else BETWEEN[name](*x, kappa)
+
+    def unit(name: str, x: Array) -> Array:
+        # A norm that is not folded is a layer after its convolution.
+        for part in (name, join(name, "conv"), join(name, "norm")):
+            if part in layers:
+                x = layer(part, x)
+        return x
+
+    x = between("relu", unit("stem", between("entry", x)))
+    for stage, blocks in enumerate(network["stages"]):
+        for block in range(blocks):
+            name = f"stages/{stage}/{block}"
+            y = unit(f"{name}/second", between("relu", unit(f"{name}/first", x)))
+            x = between("relu", between("residual", y, unit(f"{name}/shortcut", x)))
+    if network["pool"] is not None:
+        return layer("head", between("pool", x))
+    return jnp.mean(layer("head", x), axis=(1, 2))
+
+
+NETWORKS: dict[str, Callable[[RunLayer, Mapping, Mapping, Array], Array]] = {
+    "chain": chain,
+    "resnet": resnet,
+}
+
+
+# --- the compiled form ----------------------------------------------------------------------
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Compiled:
     """A network for inference. It is no module and holds nothing that could be trained.
 
+    Calling it runs it: `compiled(x)`, compiled once for each shape of `x`.
+
     Attributes:
-      params: flat `{"stages/0/1/first/space": array}`: the name of a layer and of its array.
-      layers: by name, `{"op": name in ops.OPS, "kappa": number, ...}`, the options of the layer.
-      network: how the layers are joined, `{"kind": name in NETWORKS, ...}`.
-      dtype: half precision that activations are kept in ("bfloat16", "float16"), or None for that
-        of the input.
-      info: whatever else belongs to the model, as JSON: dataset, accuracy, class names.
+        params: flat `{"stages/0/1/first/space": array}`: the name of a layer and of its array.
+        layers: by name, `{"op": name in ops.OPS, "kappa": number, ...}`, the options of the layer.
+        network: how the layers are joined, `{"kind": name in NETWORKS, ...}`.
+        dtype: half precision that activations are kept in ("bfloat16", "float16"), or None for
+            that of the input.
+        info: whatever else belongs to the model, as JSON: dataset, accuracy, class names.
 
     Raises:
-      ValueError: a description that is not consistent in itself or with the arrays.
+        ValueError: the description is not consistent in itself or with the arrays.
     """
 
     params: Mapping[str, Array]
@@ -77,14 +161,19 @@ class Compiled:
         return {key: tuple(np.shape(value)) for key, value in self.params.items()}
 
     def arrays(self, name: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The arrays of one layer, by their own names."""
+        """Return the arrays of one layer, by their own names."""
         params = self.params if params is None else params
         return {short: params[key] for key, short in _keys(params, name).items()}
 
     def apply(self, params: Mapping[str, Array], x: Array) -> Array:
-        """Pure: the network's output for `x`, in the dtype of `x`. Jit it: `jax.jit(c.apply)`.
+        """Return the network's output in the dtype of `x`: a pure function to jit.
 
-        Raises `ValueError`, at trace time, for arrays or an `x` of other shapes than the model's.
+        Args:
+            params: the model's own arrays, `self.params`.
+            x: images `(N, H, W, C)`, or points of a model without convolutions.
+
+        Raises:
+            ValueError: at trace time, arrays or an `x` of other shapes than the model's.
         """
         difference = mismatch(
             {key: tuple(np.shape(value)) for key, value in params.items()}, self.shapes
@@ -102,7 +191,7 @@ class Compiled:
         return run(layer, self.layers, self.network, start).astype(x.dtype)
 
     def __call__(self, x: Any) -> Array:
-        """`apply` with the model's own arrays, compiled once for each shape of `x`."""
+        """Run `apply` with the model's own arrays, compiled once for each shape of `x`."""
         return self._jitted(self.params, jnp.asarray(x))
 
     @functools.cached_property
@@ -110,24 +199,11 @@ class Compiled:
         return jax.jit(self.apply)
 
 
-def mismatch(got: Mapping[str, Any], expected: Mapping[str, Any], limit: int = 4) -> str:
-    """What differs between two flat dicts of shapes (or of anything), in words; "" for nothing."""
-    notes = [f"{key} is missing" for key in expected if key not in got]
-    notes += [f"{key} is unknown" for key in got if key not in expected]
-    notes += [
-        f"{key}: expected {expected[key]}, got {got[key]}"
-        for key in expected
-        if key in got and got[key] != expected[key]
-    ]
-    more = f"; and {len(notes) - limit} more" if len(notes) > limit else ""
-    return "; ".join(notes[:limit]) + more
-
-
 def _keys(params: Mapping[str, Any], name: str) -> dict[str, str]:
     """Full and own names of the arrays of the layer `name`."""
     prefix = join(name, "x")[:-1]
-    own = {key: key[len(prefix) :] for key in params if key.startswith(prefix)}
-    return {key: short for key, short in own.items() if "/" not in short}
+    names = {key: key[len(prefix) :] for key in params if key.startswith(prefix)}
+    return {key: short for key, short in names.items() if "/" not in short}
 
 
 def _options(layer: Mapping[str, Any]) -> dict[str, Any]:
@@ -135,7 +211,7 @@ def _options(layer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_options(name: str, layer: Mapping[str, Any]) -> None:
-    """The options are those that the op takes."""
+    """Raise unless the options are those that the op takes."""
     try:
         inspect.signature(OPS[layer["op"]]).bind("x", "arrays", **_options(layer))
     except TypeError as error:
@@ -143,19 +219,30 @@ def _check_options(name: str, layer: Mapping[str, Any]) -> None:
 
 
 def _check_shapes(name: str, shapes: Shapes) -> None:
-    """The arrays of one layer fit each other: all have the width of its output."""
-    widths = {key: shape[-1] for key, shape in shapes.items() if shape}
-    if len(set(widths.values())) > 1 or max(map(len, shapes.values()), default=0) == 0 < len(
-        shapes
-    ):
+    """Raise unless the arrays of one layer fit each other: all have the width of its output."""
+    widths = {shape[-1] for shape in shapes.values() if shape}
+    if len(widths) > 1 or (shapes and not widths):
         raise ValueError(f"layer {name!r}: its arrays do not fit each other, got shapes {shapes}")
 
 
-def evaluate(compiled: Compiled, dataset: Dataset, batch_size: int = 256) -> dict[str, Any]:
-    """`loss`, `accuracy`, `count` and `class_accuracy` on the test set, exact for any batch size.
+# --- evaluation -----------------------------------------------------------------------------
 
-    Images are normalised as in training, by the dataset's mean and deviation. Raises `ValueError`
-    for images or classes that the model is not made for.
+
+def evaluate(compiled: Compiled, dataset: Dataset, batch_size: int = 256) -> dict[str, Any]:
+    """Evaluate a compiled model on the test set of a dataset, exactly for any batch size.
+
+    Images are normalised as in training, by the dataset's mean and deviation.
+
+    Args:
+        compiled: the model.
+        dataset: as `data.load` gives it.
+        batch_size: images a step.
+
+    Returns:
+        `loss`, `accuracy`, `count`, `class_accuracy` and `confusion`.
+
+    Raises:
+        ValueError: images or classes that the model is not made for.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")

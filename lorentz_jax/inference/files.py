@@ -4,16 +4,14 @@
     numpy.load("model.npz")["head/time"]    reads an array without this package
 
 Nothing is pickled. bfloat16, which npy does not know, is stored as uint16 bits; the header has the
-true dtype. Every member carries a checksum. A file is written beside its place and renamed, so that
-a reader meets the old file or the new one.
+true dtype. Every member carries a checksum. A reader meets the old file or the new one, never half.
 """
 
 import json
 import os
-import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lorentz_jax._src.arguments import compute_dtype
+from lorentz_jax._src.output import write_atomic
 from lorentz_jax.inference.compiled import Compiled, mismatch
 
 FORMAT = "lorentz_jax compiled model"
@@ -32,10 +31,14 @@ _TORN = (zipfile.BadZipFile, EOFError, zlib.error, OSError)
 
 
 def save(compiled: Compiled, path: str | os.PathLike) -> None:
-    """Write the compiled model to `path`, whole or not at all; a file that is there is replaced.
+    """Write a compiled model, whole or not at all; a file that is there is replaced.
+
+    Args:
+        compiled: the model.
+        path: of the file, usually `*.npz`.
 
     Raises:
-      TypeError: `compiled` is something else, or its `info` is not JSON.
+        TypeError: `compiled` is something else, or its `info` is not JSON.
     """
     if not isinstance(compiled, Compiled):
         raise TypeError(f"expected a Compiled, got {type(compiled).__name__}; compile it first")
@@ -69,14 +72,14 @@ def load(
     """Read a compiled model.
 
     Args:
-      path: a file of `save`.
-      kappa: refuse a model of any other.
-      like: refuse a model whose arrays have other names or shapes than this one's.
+        path: a file of `save`.
+        kappa: refuse a model of any other.
+        like: refuse a model whose arrays have other names or shapes than this one's.
 
     Raises:
-      FileNotFoundError: no such file.
-      ValueError: a file that is not such a model, torn, of another format version, inconsistent,
-        or not what was asked for. The message names the file, what was expected and what was found.
+        FileNotFoundError: there is no such file.
+        ValueError: the file is not such a model, torn, of another format version, inconsistent, or
+            not what was asked for. The message names the file, what was expected and what it has.
     """
     path = Path(path)
     header = _header(path)
@@ -104,7 +107,7 @@ def load(
 
 
 def is_compiled(path: str | os.PathLike) -> bool:
-    """Whether `path` is a compiled model, of whatever version."""
+    """Tell whether `path` is a compiled model, of whatever version."""
     try:
         with zipfile.ZipFile(path) as archive:
             return json.loads(archive.read(HEADER)).get("format") == FORMAT
@@ -121,29 +124,8 @@ def refuse_compiled(path: str | os.PathLike) -> None:
         )
 
 
-def write_atomic(path: Path, write: Callable[[Any], None]) -> None:
-    """Call `write(file)` on a temporary file beside `path`, and rename it when it is whole."""
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
 def _header(path: Path) -> dict[str, Any]:
-    """The JSON of a compiled model of this version, or `ValueError`."""
+    """Read the JSON of a compiled model of this version; `ValueError` otherwise."""
     expected = f"expected a {FORMAT} (npz with a {HEADER})"
     if path.is_dir():
         raise ValueError(f"{path}: {expected}, got a folder")
@@ -159,15 +141,13 @@ def _header(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: {expected}, but its header is damaged: {error}") from None
     except _TORN as error:
         size = path.stat().st_size
-        what = (
-            f"{size} bytes that end too early or are something else ({error})"
-            if size
-            else ("an empty file")
-        )
-        raise ValueError(f"{path}: {expected}, got {what}") from None
+        content = f"{size} bytes that end too early or are something else ({error})"
+        raise ValueError(
+            f"{path}: {expected}, got {content if size else 'an empty file'}"
+        ) from None
     if not isinstance(header, dict) or header.get("format") != FORMAT:
-        kind = header.get("format") if isinstance(header, dict) else type(header).__name__
-        raise ValueError(f"{path}: {expected}, got the format {kind!r}")
+        name = header.get("format") if isinstance(header, dict) else type(header).__name__
+        raise ValueError(f"{path}: {expected}, got the format {name!r}")
     if header.get("version") != VERSION:
         raise ValueError(
             f"{path}: expected format version {VERSION}, got {header.get('version')!r}; compile "
@@ -177,7 +157,7 @@ def _header(path: Path) -> dict[str, Any]:
 
 
 def _read_arrays(path: Path, described: dict[str, dict[str, Any]]) -> dict[str, jax.Array]:
-    """All arrays, exactly those that the header lists; `ValueError` otherwise."""
+    """Read all arrays, exactly those that the header lists; `ValueError` otherwise."""
     arrays = {}
     try:
         with zipfile.ZipFile(path) as archive:
@@ -223,17 +203,23 @@ def export(
     *,
     platforms: Sequence[str] | None = None,
 ) -> jax.export.Exported:
-    """The whole model, weights included, as one function of a batch `(b, *sample_shape)`.
+    """Export the whole model, weights included, as one function of a batch `(b, *sample_shape)`.
 
     The batch size b stays a symbol, so one export serves every b >= 1; an empty batch is refused
-    by the call ("expected ... batch >= 1"). Its input has the precision of the model's constants
+    by the call ("expected ... batch >= 1"). The input has the precision of the model's constants
     (float32, or float64), whatever precision the activations have.
 
     Args:
-      compiled: the model.
-      sample_shape: one image `(H, W, C)`, or one point `(D,)`.
-      path: also write `serialize()` there, whole or not at all.
-      platforms: for example `("cpu", "cuda")`; default, the present one.
+        compiled: the model.
+        sample_shape: one image `(H, W, C)`, or one point `(D,)`.
+        path: also write `serialize()` there, whole or not at all.
+        platforms: for example `("cpu", "cuda")`; by default the present one.
+
+    Returns:
+        The exported function; `.call(batch)` runs it.
+
+    Raises:
+        ValueError: `sample_shape` is not the shape of one sample.
     """
     sizes = tuple(int(size) for size in sample_shape)
     if not sizes or min(sizes) < 1:

@@ -1,7 +1,7 @@
-"""The layers of a compiled network: functions of arrays, by the name that a file calls them.
+"""The operations of a compiled network, by the name that a file calls them.
 
-Each takes points `x` by their space part, the layer's arrays by name and its options; kappa is an
-option, a plain number. No hyperbolic function is left but in the logits.
+Each takes points `x` by their space part, the layer's arrays by name and its options. Kappa is an
+option, a plain number. Only the logits still need hyperbolic functions.
 """
 
 import functools
@@ -19,15 +19,15 @@ from lorentz_jax.hyperplane import Normals
 Arrays = Mapping[str, Any]
 
 
-class Piece(NamedTuple):
+class CompiledLayer(NamedTuple):
     """One layer of a compiled network.
 
     Attributes:
-      layer: its description as JSON, `{"op": name, option: value, ...}`.
-      arrays: its arrays by their own names.
+        description: JSON, `{"op": name, option: value, ...}`.
+        arrays: its arrays by their own names.
     """
 
-    layer: Mapping[str, Any]
+    description: Mapping[str, Any]
     arrays: Arrays
 
 
@@ -44,40 +44,40 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 
 
 def linear(x, arrays, *, kappa, activation=None):
-    """`functional.linear` with cached V, then the boost of a folded batch norm, if there is one."""
+    """Apply `functional.linear` with cached V, then the boost of a folded batch norm, if any."""
     finish = _finish(arrays, kappa, activation)
     return functional.linear(x, _normals(arrays), kappa, finish)
 
 
 def conv(x, arrays, *, kappa, strides, padding, activation=None):
-    """`functional.conv` with cached V, then the boost of a folded batch norm, if there is one."""
+    """Apply `functional.conv` with cached V, then the boost of a folded batch norm, if any."""
     finish = _finish(arrays, kappa, activation)
     return functional.conv(x, _normals(arrays), kappa, strides, padding, finish)
 
 
 def center(x, arrays, *, kappa):
-    """A batch norm that is not folded: the isometry from its running mean to beta."""
+    """Apply a batch norm that is not folded: the isometry from its running mean to beta."""
     return functional.center(x, arrays["mean"], arrays["beta"], kappa)
 
 
 def mlr(x, arrays, *, kappa, scale):
-    """Logits, float32 at least: cross entropy and means over pixels deserve no half precision."""
+    """Return logits, float32 at least: half precision would spoil cross-entropy and means."""
     with jax.named_scope("logits"):
         return functional.mlr(x.astype(compute_dtype(x.dtype)), _normals(arrays), kappa, scale)
 
 
 def activate(x, arrays, *, activation):
-    """An activation between layers."""
+    """Apply an activation between layers."""
     return ACTIVATIONS[activation](x)
 
 
 def activation_named(name: str | None) -> Callable[[Array], Array] | None:
-    """The activation of that name; None for none."""
+    """Return the activation of that name; None for none."""
     return None if name is None else ACTIVATIONS[name]
 
 
 def activation_name(activation: Callable | None) -> str | None:
-    """The name of an activation in `ACTIVATIONS`; `ValueError` where it has none."""
+    """Return the name of an activation in `ACTIVATIONS`; `ValueError` where it has none."""
     if activation is None:
         return None
     for name, function in ACTIVATIONS.items():
@@ -89,15 +89,15 @@ def activation_name(activation: Callable | None) -> str | None:
     )
 
 
-def plain(value: Any) -> Any:
-    """Strides and padding as JSON has them."""
+def as_json(value: Any) -> Any:
+    """Return strides or padding as JSON has them."""
     if value is None or isinstance(value, str):
         return value
-    return [plain(item) for item in value] if isinstance(value, Sequence) else int(value)
+    return [as_json(item) for item in value] if isinstance(value, Sequence) else int(value)
 
 
 def normal_arrays(normals: Normals) -> dict[str, Array]:
-    """Normals as arrays by name."""
+    """Return normals as arrays by name."""
     return {name: getattr(normals, name) for name in ("space", "time", "length", "excess")}
 
 
@@ -106,16 +106,16 @@ def _normals(arrays: Arrays) -> Normals:
 
 
 def _finish(arrays: Arrays, kappa: float, activation: str | None):
-    """What follows `x o v`, in its precision; None for nothing."""
+    """Return what follows `x o v`, in its precision: boost and activation, or None."""
     h = activation_named(activation)
     if "push" not in arrays:
         return h
-    moved = functools.partial(boost, push=arrays["push"], pull=arrays["pull"], kappa=kappa)
-    return moved if h is None else lambda y: h(moved(y))
+    move = functools.partial(boost, push=arrays["push"], pull=arrays["pull"], kappa=kappa)
+    return move if h is None else lambda y: h(move(y))
 
 
 def boost(y: Array, push: Array, pull: Array, kappa: float) -> Array:
-    """Translation `T_p` of points `(..., D)`: `y + s p (y_t + pull.y)`.
+    """Translate points `(..., D)` by `T_p`: `y + s p (y_t + pull.y)`.
 
     `push = s p` and `pull = s p/(1 + s p_t)`, shape `(D,)`, are made once, with the constants.
     """

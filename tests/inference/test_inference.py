@@ -178,8 +178,8 @@ def test_resnet_float32(kappa, learn_kappa, scale):
     oracle.assert_close(run(compiled, x), want, 1e-5)
 
 
-SIBLINGS = {
-    "normal": lambda **kw: LorentzResNet(norm="variance", kappa=0.7, **kw),
+BASELINES = {
+    "variance norm": lambda **kw: LorentzResNet(norm="variance", kappa=0.7, **kw),
     "euclidean": EuclideanResNet,
     "hcnn": lambda **kw: HCNNResNet(kappa=0.7, **kw),
     "hcnn-paper": lambda **kw: HCNNPaperResNet(kappa=0.7, extra_logit=True, **kw),
@@ -187,10 +187,9 @@ SIBLINGS = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SIBLINGS)
-def test_siblings(name):
-    model = SIBLINGS[name](stages=(1, 1), width=4, num_classes=5, rngs=nnx.Rngs(0))
+@pytest.mark.parametrize("name", BASELINES)
+def test_a_compiled_baseline_computes_what_its_modules_do(name):
+    model = BASELINES[name](stages=(1, 1), width=4, num_classes=5, rngs=nnx.Rngs(0))
     rng = np.random.default_rng(0)
     for _, node in nnx.iter_graph(model):
         if isinstance(node, nnx.BatchStat | nnx.Param):
@@ -268,7 +267,7 @@ def test_text_of_apply():
 
 
 def test_the_model_is_not_touched_and_not_followed():
-    # C33 and C48: w[0, 0] += 1 on the input side of the first unit.
+    # w[0, 0] += 1 on the input side of the first unit.
     layer = nn.LorentzLinear(2, 2, kappa=1.0, weight_norm=False, init="paper", rngs=nnx.Rngs(0))
     layer.kernel[...] = jnp.array([[1, 0.5], [2, -1]], jnp.float32)
     layer.bias[...] = jnp.array([0.125, -0.25])
@@ -331,7 +330,7 @@ def test_restore_refuses_what_is_lost():
     with pytest.raises(ValueError, match=r"no layers with hyperplanes: \['tail'\]"):
         restore(compiled, ["tail"])
 
-    # C47: a bare V, in float32 and at |theta| = 20; inference from it stays right.
+    # A bare V, in float32 and at |theta| = 20; inference from it stays right.
     layer = nn.LorentzLinear(2, 1, kappa=1.0, weight_norm=False, init="paper", rngs=nnx.Rngs(0))
     layer.kernel[...], layer.bias[...] = jnp.array([[1.0], [0]]), jnp.array([20.0])
     bare = compile_cached_v(layer, lengths=False)

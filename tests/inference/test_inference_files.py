@@ -236,7 +236,7 @@ def test_another_kappa(path):
 
 
 def test_another_network(path):
-    # C64: ten classes are not a hundred, and a narrower network is another one.
+    # Ten classes are not a hundred, and a narrower network is another one.
     with pytest.raises(ValueError, match=r"3/space: expected \(4, 100\), got \(4, 10\)"):
         load(path, like=network(classes=100))
     with pytest.raises(ValueError, match=r"0/space: expected \(3, 8\), got \(3, 4\)"):

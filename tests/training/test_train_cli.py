@@ -24,7 +24,7 @@ def run(*arguments, cwd=ROOT):
 def test_late_callbacks_of_a_failed_write_are_not_printed(monkeypatch):
     reported = []
     monkeypatch.setattr(sys, "unraisablehook", reported.append)
-    cli.quieten_writers()
+    cli.silence_orbax_threads()
     late, other = (
         SimpleNamespace(exc_value=RuntimeError(text)) for text in ("Event loop is closed", "other")
     )
