@@ -12,7 +12,13 @@ from lorentz_jax import nn
 from lorentz_jax.hyperplane import Normals, weights
 from lorentz_jax.inference import baselines
 from lorentz_jax.inference.compiled import BETWEEN, HALF, Compiled, join
-from lorentz_jax.inference.ops import CompiledLayer, activation_name, as_json, normal_arrays
+from lorentz_jax.inference.ops import (
+    CompiledLayer,
+    activation_name,
+    as_json,
+    name_in,
+    normal_arrays,
+)
 from lorentz_jax.inference.polar import polar
 from lorentz_jax.models import ResNet
 from lorentz_jax.models.resnet import ConvNorm
@@ -185,12 +191,10 @@ def _walk_resnet(model: ResNet, fold: bool) -> tuple[dict[str, Any], dict[str, C
 
 def _between_name(function: Callable | None) -> str | None:
     """The name of a function in `BETWEEN`."""
-    if function is None:
-        return None
-    for name, known in BETWEEN.items():
-        if function is known:
-            return name
-    raise TypeError(f"{function!r} between the layers of a ResNet has no compiled form")
+    name = name_in(BETWEEN, function)
+    if name is None and function is not None:
+        raise TypeError(f"{function!r} between the layers of a ResNet has no compiled form")
+    return name
 
 
 def _compile_chain(

@@ -78,15 +78,18 @@ def activation_named(name: str | None) -> Callable[[Array], Array] | None:
 
 def activation_name(activation: Callable | None) -> str | None:
     """Return the name of an activation in `ACTIVATIONS`; `ValueError` where it has none."""
-    if activation is None:
-        return None
-    for name, function in ACTIVATIONS.items():
-        if activation is function:
-            return name
-    raise ValueError(
-        f"activation {activation!r} has no name that a file could hold; "
-        f"there are {', '.join(ACTIVATIONS)}"
-    )
+    name = name_in(ACTIVATIONS, activation)
+    if name is None and activation is not None:
+        raise ValueError(
+            f"activation {activation!r} has no name that a file could hold; "
+            f"there are {', '.join(ACTIVATIONS)}"
+        )
+    return name
+
+
+def name_in(table: Mapping[str, Callable], function: Callable | None) -> str | None:
+    """Return the name of a function in a table; None where it has none."""
+    return next((name for name, known in table.items() if known is function), None)
 
 
 def as_json(value: Any) -> Any:

@@ -26,8 +26,7 @@ class TrainConfig:
     """
 
     dataset: str = "digits"
-    """Dataset: `digits` (needs no download), `cifar10`, `cifar100`, `fashion_mnist`, or any image
-    classification dataset that tensorflow-datasets has prepared."""
+    """`digits` (no download), `cifar10`, `cifar100`, `fashion_mnist`, or any prepared dataset."""
     data_dir: Path | None = None
     """Folder of the datasets; by default `$TFDS_DATA_DIR` or `~/tensorflow_datasets`."""
     verify: bool = True
@@ -35,13 +34,12 @@ class TrainConfig:
     limit: int | None = None
     """Keep only the first N training images."""
     validation: int = 0
-    """Hold out N training images, drawn by the seed. The network of the best epoch on them is
-    reported, and the test set is used once, at the end."""
+    """Hold out N training images, drawn by the seed, and report the best epoch on them.
+    The test set is then used once, at the end."""
     shift: int | None = None
-    """Move each training image at random by up to N pixels; by default 1 for `digits`, 4 for
-    larger images."""
+    """Move each training image at random by up to N pixels; by default as usual for the dataset."""
     flip: bool | None = None
-    """Mirror half of the training images; by default what is usual for the dataset."""
+    """Mirror half of the training images; by default as usual for the dataset."""
 
     model: Model = "lorentz"
     """Network; `hcnn-paper` is HCNN as its authors implement it."""
@@ -50,12 +48,11 @@ class TrainConfig:
     width: int = 16
     """Channels of the first stage."""
     kappa: float = 0.1
-    """The curvature is -kappa; with --learn-kappa its first value."""
+    """The curvature is -kappa; with `learn_kappa` its first value."""
     learn_kappa: bool = False
     """Learn kappa together with the weights."""
     kappa_per_layer: bool = False
-    """Learn one kappa for each convolution (with its norm) and the classifier of `lorentz`, not one
-    for the network."""
+    """Learn a kappa for each convolution with its norm, and for the classifier, of `lorentz`."""
     init: Literal["fast", "paper"] = "fast"
     """Initial values and parameter groups: `fast` learns quickly, `paper` is the reference's."""
 
@@ -66,19 +63,17 @@ class TrainConfig:
     lr: float = 0.1
     """Learning rate at the start."""
     optimiser: Literal["sgd", "adamw", "muon"] = "sgd"
-    """SGD with momentum, AdamW, or Muon for the kernels with AdamW for the rest. Each needs its
-    own learning rate."""
+    """`muon` trains the kernels, and AdamW the rest. Each optimiser needs its own `lr`."""
     momentum: float = 0.9
     """Momentum of SGD and Muon; b1 of AdamW."""
     nesterov: bool = True
     """Use Nesterov momentum in SGD and Muon."""
     weight_decay: float = 5e-4
-    """Coefficient of the L2 penalty of SGD, or of the decoupled decay of AdamW and Muon. `init`
-    decides which parameters decay."""
+    """L2 penalty of SGD, or decoupled decay of AdamW and Muon; `init` decides what decays."""
     max_turn: float | None = 0.015
-    """Largest turn, in radians, of a unit's weights in one step of SGD at the rate `lr`, without
-    momentum and decay. In the classifier: largest step relative to the column's length. `None` for
-    no limit. It acts with `init` fast on `lorentz`, the only network with weight norm."""
+    """Largest angle in radians by which a step of SGD at `lr` turns the weights of a unit.
+    For the classifier: largest step relative to the weights' length. `None` for no limit.
+    It acts with `init` fast on `lorentz`, the only network with weight norm."""
     schedule: Literal["cosine", "step", "constant"] = "cosine"
     """Learning rate over time: a cosine down to zero, steps, or constant."""
     milestones: tuple[int, ...] = (60, 120, 160)
@@ -89,8 +84,7 @@ class TrainConfig:
     seed: int = 0
     """Seed of initial values, order of the data and augmentation."""
     precision: Literal["float32", "bfloat16"] = "float32"
-    """Precision of the convolutions of `lorentz` and `euclidean`. Parameters, time, means, logits
-    and loss stay float32."""
+    """Precision of the convolutions of `lorentz` and `euclidean`; the rest stays float32."""
     skip_nonfinite: int = 0
     """Leave out up to N steps whose loss or gradient is not finite; one more ends the run."""
 
@@ -105,18 +99,16 @@ class TrainConfig:
     keep: int = 3
     """Keep the last N checkpoints, and the best one on the validation images."""
     checkpoint_every: int | None = None
-    """Save a checkpoint every N steps too, not only after every epoch."""
+    """Save a checkpoint every N steps, besides that of every epoch."""
     export: bool = False
     """Compile the trained network for inference into `compiled.npz`."""
     tensorboard: bool = False
-    """Write TensorBoard events too; needs the extra `tensorboard`."""
+    """Write TensorBoard events; needs the extra `tensorboard`."""
     log_radius: bool = False
-    """Add the mean hyperbolic radius of every layer's output (in `euclidean` the Euclidean norm) to
-    `metrics.jsonl`."""
+    """Add the mean radius of every layer's output to `metrics.jsonl`."""
     diagnostics: bool = False
-    """Add to `metrics.jsonl`, for one training batch: how fast every kernel would turn without
-    `max_turn`, every gradient's norm, and every output's radius, scale and share of active
-    ReLUs."""
+    """Add radius, scale and active ReLUs of every layer, every gradient's norm, and how fast every
+    kernel turns, of one training batch, to `metrics.jsonl`."""
     profile: bool = False
     """Write a `jax.profiler` trace of three early steps to `profile/`."""
     dry_run: bool = False
@@ -262,20 +254,9 @@ def _check_milestones(milestones: tuple[int, ...], epochs: int) -> None:
 # values and parameter groups (points of the hyperboloid at a fifth of the rate until the first
 # drop).
 _PAPER: dict[str, Any] = {
-    "model": "lorentz",
-    "stages": (2, 2, 2, 2),
-    "width": 64,
-    "kappa": 1.0,
-    "init": "paper",
-    "epochs": 200,
-    "batch_size": 128,
-    "lr": 0.1,
-    "momentum": 0.9,
-    "nesterov": True,
-    "weight_decay": 5e-4,
-    "schedule": "step",
-    "milestones": (60, 120, 160),
-    "gamma": 0.2,
+    **{"model": "lorentz", "stages": (2, 2, 2, 2), "width": 64, "kappa": 1.0, "init": "paper"},
+    **{"epochs": 200, "batch_size": 128, "lr": 0.1, "schedule": "step", "gamma": 0.2},
+    **{"milestones": (60, 120, 160), "momentum": 0.9, "nesterov": True, "weight_decay": 5e-4},
 }
 
 RECIPES: dict[str, dict[str, Any]] = {

@@ -26,12 +26,9 @@ def describe_decay(params: Mapping[str, Array], config: TrainConfig) -> str:
 def make_schedule(
     config: TrainConfig, steps_per_epoch: int, lr: Any = None
 ) -> Callable[[Any], Array]:
-    """Return the learning rate as a function of the step, from 0 to `epochs * steps_per_epoch - 1`.
+    """Return the learning rate by step, from 0 to `epochs * steps_per_epoch - 1`.
 
-    Args:
-        config: of the run.
-        steps_per_epoch: converts the milestones, which are epochs.
-        lr: the first rate, which may be traced; by default `config.lr`.
+    It starts at `lr`, which may be traced, by default `config.lr`.
     """
     lr = config.lr if lr is None else lr
     schedule = optax.constant_schedule(lr)
@@ -50,13 +47,8 @@ def make_optimiser(
 ) -> optax.GradientTransformationExtraArgs:
     """Return the optimiser of the config, with the groups of `optim.GROUPS[config.init]`.
 
-    `update(..., kappa=...)` sets the kappa of the Riemannian group; without it is `config.kappa`.
-
-    Args:
-        config: of the run.
-        params: parameters by path; their leaf names choose the groups.
-        steps_per_epoch: see `make_schedule`.
-        lr: see `make_schedule`.
+    `lr` is as for `make_schedule`. `update(..., kappa=...)` sets the kappa of the Riemannian group,
+    which is `config.kappa` without.
     """
     lr = config.lr if lr is None else lr
     schedule = make_schedule(config, steps_per_epoch, lr)

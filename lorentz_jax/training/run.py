@@ -97,6 +97,8 @@ def dry_run(config: TrainConfig) -> None:
     Raises:
         ValueError, OSError, OutOfMemoryError: as `train`.
         NonFiniteLossError: the loss or a gradient of the step is not finite.
+
+    >>> dry_run(TrainConfig(stages=(2, 2, 2, 2), width=64))  # doctest: +SKIP
     """
     dataset = _prepare(config)
     for field, value in config.to_json().items():

@@ -163,6 +163,12 @@ def rewrite(path, change_header=None, change_members=None):
             archive.writestr(name, content)
 
 
+def refused_after(path, message, change_header=None, change_members=None):
+    rewrite(path, change_header, change_members)
+    with pytest.raises(ValueError, match=rf"model\.npz: .*{message}"):
+        load(path)
+
+
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
@@ -177,21 +183,16 @@ def rewrite(path, change_header=None, change_members=None):
     ],
 )
 def test_another_header(path, key, value, message):
-    rewrite(path, lambda header: header.update({key: value}))
-    with pytest.raises(ValueError, match=rf"model\.npz: .*{message}"):
-        load(path)
+    refused_after(path, message, lambda header: header.update({key: value}))
 
 
 def test_a_header_without_a_key(path):
     for key in ("layers", "arrays", "info"):
         save(network(), path)
-        rewrite(path, lambda header, key=key: header.pop(key))
-        with pytest.raises(ValueError, match=rf"model\.npz: .*'{key}' to be an object, got None"):
-            load(path)
+        message = f"'{key}' to be an object, got None"
+        refused_after(path, message, lambda header, key=key: header.pop(key))
     save(network(), path)
-    rewrite(path, change_members=lambda members: members.update({"header.json": b"{"}))
-    with pytest.raises(ValueError, match=r"model\.npz: .*header is damaged"):
-        load(path)
+    refused_after(path, "header is damaged", None, lambda m: m.update({"header.json": b"{"}))
 
 
 def npy(array):
@@ -212,19 +213,13 @@ OTHER_ARRAYS = [
 
 @pytest.mark.parametrize(("name", "array", "message"), OTHER_ARRAYS)
 def test_other_arrays(path, name, array, message):
-    rewrite(path, change_members=lambda members: members.update({f"{name}.npy": npy(array)}))
-    with pytest.raises(ValueError, match=rf"model\.npz: .*{message}"):
-        load(path)
+    refused_after(path, message, None, lambda m: m.update({f"{name}.npy": npy(array)}))
 
 
 def test_missing_and_damaged_arrays(path):
-    rewrite(path, change_members=lambda members: members.pop("3/time.npy"))
-    with pytest.raises(ValueError, match=r"model\.npz: .*3/time is missing"):
-        load(path)
+    refused_after(path, "3/time is missing", None, lambda m: m.pop("3/time.npy"))
     save(network(), path)
-    rewrite(path, change_members=lambda members: members.update({"3/time.npy": b"text"}))
-    with pytest.raises(ValueError, match=r"model\.npz: .*magic"):
-        load(path)
+    refused_after(path, "magic", None, lambda m: m.update({"3/time.npy": b"text"}))
 
 
 def test_another_kappa(path):
