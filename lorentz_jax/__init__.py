@@ -49,7 +49,6 @@ _EXTRAS = {
     "data": "train",
     "figures": "notebooks",
     "inference": "train",
-    "metrics": "nn",
     "models": "nn",
     "nn": "nn",
     "optim": "nn",

@@ -2,7 +2,7 @@
 
 In evaluation the norm is the isometry `T_beta o T_(-mean)`. Its Lorentz matrix has a polar
 decomposition `B_p R`: a rotation R of space, which a linear layer before it can absorb, and one
-boost to the point p. Both have a closed form whose terms do not cancel, however far the points.
+boost to the point p. Both have a closed form whose terms do not cancel, however far the points are.
 """
 
 from typing import NamedTuple
@@ -14,8 +14,8 @@ class Polar(NamedTuple):
     """`T_beta o T_(-mean) = T_p o R`.
 
     Attributes:
-      rotation: R, shape `(D, D)`; it acts on space parts, `x -> R x`.
-      point: space part of p, the image of the origin, shape `(D,)`.
+        rotation: R `(D, D)`; it acts on space parts, `x -> R x`.
+        point: space part `(D,)` of p, the image of the origin.
     """
 
     rotation: np.ndarray
@@ -23,7 +23,7 @@ class Polar(NamedTuple):
 
 
 def polar(beta: np.ndarray, mean: np.ndarray, kappa: float) -> Polar:
-    """Polar form of the isometry that takes `mean` to `beta`, both space parts `(D,)`.
+    """Return the polar form of the isometry that takes `mean` to `beta`, both space parts `(D,)`.
 
     With `b = s |beta|`, `m = s |mean|`, unit vectors u, v and `g = u - v`, `f = u + v`:
     `s p = m g + u ((b - m)(b + m)/(b m_t + m b_t) + (b_t - 1) m |g|^2/2)`, where

@@ -7,7 +7,6 @@ prints two JSON files side by side, if they come from the same device.
 """
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Annotated
 import tyro
 from tyro.conf import subcommand
 
+from lorentz_jax._src.output import report_error
 from lorentz_jax.bench import commands
 
 
@@ -58,6 +58,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if command.plot:
             plot(results, command.plot)
     except (ValueError, TypeError, OSError) as error:
-        print(f"bench.py: error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
+        return report_error("bench.py", error, 2)
     return 0

@@ -1,4 +1,9 @@
-"""Datasets as uint8 arrays in memory, and their augmentation on the device."""
+"""Datasets as uint8 arrays in memory, and their augmentation on the device.
+
+>>> digits = load("digits")
+>>> digits.train_images.shape, digits.num_classes
+((1437, 8, 8, 1), 10)
+"""
 
 from pathlib import Path
 
@@ -26,11 +31,11 @@ AUGMENTATION: dict[str, tuple[int, bool]] = {
     "cifar100": (4, True),
     "fashion_mnist": (4, True),
 }
-"""What is usual for a dataset: the largest shift in pixels, and whether to mirror."""
+"""Usual augmentation by dataset: the largest shift in pixels, and whether to mirror."""
 
 
 def augmentation(name: str) -> tuple[int, bool]:
-    """`(shift, flip)` for `prepare`: what `AUGMENTATION` says, else a shift of 4 and no flip."""
+    """Return `(shift, flip)` for `prepare`: from `AUGMENTATION`, else a shift of 4 and no flip."""
     return AUGMENTATION.get(name, (4, False))
 
 
@@ -49,14 +54,14 @@ def load(
             `fashion_mnist`, or the name of an image-classification dataset that
             tensorflow-datasets has prepared in `data_dir`.
         data_dir: holds prepared directories or official archives; default `default_data_dir()`.
-        limit: keep only the first so many training images. The test set stays whole.
-        verify: refuse official archives whose checksum is another. A download is always verified.
+        limit: keep only the first N training images. The test set stays whole.
+        verify: refuse official archives with another checksum. A download is always verified.
         download: fetch an official archive that is missing, if its server answers in 5 seconds.
 
     Raises:
         ValueError: an unknown name, labels outside the classes, or `limit < 1`.
-        DataNotFoundError: the files are nowhere; says where they were looked for.
-        DataError: a damaged, incomplete or unofficial file; names it.
+        DataNotFoundError: the files are nowhere; the message says where they were looked for.
+        DataError: a damaged, incomplete or unofficial file, which the message names.
     """
     if name == "digits":
         dataset = load_digits()

@@ -18,10 +18,10 @@ class Archive(NamedTuple):
     """One official file.
 
     Attributes:
-        name: of the file; an IDX file may also lie there unpacked, without the `.gz`.
+        name: its file name; an IDX file may also lie there unpacked, without the `.gz`.
         url: where it is published.
-        sha256: of the file, or of its unpacked content when the name ends in `idx?-ubyte.gz`,
-            because distributions pack the same content again.
+        sha256: checksum of the file, or of its unpacked content when the name ends in
+            `idx?-ubyte.gz`, because distributions pack the same content again.
     """
 
     name: str
@@ -35,9 +35,9 @@ class Source(NamedTuple):
     Attributes:
         version: of the same data in tensorflow-datasets.
         folders: where the files may be, relative to the data directory.
-        target: which of them a download goes to.
-        archives: the files, all needed.
-        read: from a folder that holds them to the arrays.
+        target: the folder that a download goes to.
+        archives: the files; all are needed.
+        read: function from a folder that holds them to the arrays.
     """
 
     version: str
@@ -48,7 +48,7 @@ class Source(NamedTuple):
 
 
 def locate(folder: Path, archive: Archive) -> Path | None:
-    """The path of the archive in the folder, packed rather than unpacked, or None."""
+    """Return the path of the archive in the folder, packed if both are there, or None."""
     names = [archive.name]
     if _is_idx(archive.name):
         names.append(archive.name.removesuffix(".gz"))
@@ -62,29 +62,29 @@ def verify(path: Path, archive: Archive) -> None:
         DataError: another checksum, or a torn file.
     """
     with _readable(path), _open(path) if _is_idx(archive.name) else path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()  # pyright: ignore[reportArgumentType]
-    if found != archive.sha256:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()  # pyright: ignore[reportArgumentType]
+    if digest != archive.sha256:
         raise DataError(
-            f"{path} is incomplete or not the official file: its SHA-256 is {found}, "
+            f"{path} is incomplete or not the official file: its SHA-256 is {digest}, "
             f"expected {archive.sha256}"
         )
 
 
 def read_cifar10(folder: Path) -> Splits:
-    """The binary archive of CIFAR-10: `(32, 32, 3)`, 10 classes."""
+    """Read the binary archive of CIFAR-10: `(32, 32, 3)`, 10 classes."""
     train = [f"data_batch_{i}.bin" for i in range(1, 6)]
     path = folder / "cifar-10-binary.tar.gz"
     return _read_cifar(path, train, ["test_batch.bin"], label_bytes=1, num_classes=10)
 
 
 def read_cifar100(folder: Path) -> Splits:
-    """The binary archive of CIFAR-100: `(32, 32, 3)`, its 100 fine classes."""
+    """Read the binary archive of CIFAR-100: `(32, 32, 3)`, its 100 fine classes."""
     path = folder / "cifar-100-binary.tar.gz"
     return _read_cifar(path, ["train.bin"], ["test.bin"], label_bytes=2, num_classes=100)
 
 
 def read_fashion_mnist(folder: Path) -> Splits:
-    """The four IDX files of Fashion-MNIST: `(28, 28, 1)`, 10 classes."""
+    """Read the four IDX files of Fashion-MNIST: `(28, 28, 1)`, 10 classes."""
 
     def split(prefix: str) -> Split:
         images_path = folder / f"{prefix}-images-idx3-ubyte.gz"
@@ -98,10 +98,10 @@ def read_fashion_mnist(folder: Path) -> Splits:
 
 
 def read_idx(path: Path, ndim: int) -> np.ndarray:
-    """An IDX file of bytes with `ndim` axes, packed at `path` or unpacked without its `.gz`.
+    """Read an IDX file of bytes with `ndim` axes, packed at `path` or unpacked without its `.gz`.
 
     Raises:
-        DataError: torn, or not such a file.
+        DataError: the file is torn, or of another kind.
     """
     if not path.exists():
         path = path.with_suffix("")
@@ -122,7 +122,7 @@ def read_idx(path: Path, ndim: int) -> np.ndarray:
 def _read_cifar(
     path: Path, train: list[str], test: list[str], *, label_bytes: int, num_classes: int
 ) -> Splits:
-    """The records of every file in turn; each has its labels, the fine one last, and its pixels.
+    """Read the records of every file in turn: labels, the fine one last, and pixels.
 
     Their order is that of the ids in tensorflow-datasets.
     """
@@ -158,7 +158,7 @@ def _open(path: Path):
 
 @contextlib.contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """What the libraries raise on a torn archive, as one error that names the file."""
+    """Turn what the libraries raise on a torn archive into one error that names the file."""
     try:
         yield
     except DataError:
@@ -169,20 +169,18 @@ def _readable(path: Path) -> Iterator[None]:
 
 _CIFAR_URL = "https://www.cs.toronto.edu/~kriz/"
 _FASHION_URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
-
-
-def _archives(url: str, checksums: dict[str, str]) -> tuple[Archive, ...]:
-    return tuple(Archive(name, url + name, sha256) for name, sha256 in checksums.items())
+_FASHION_SHA256 = {
+    "train-images-idx3": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+    "train-labels-idx1": "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+    "t10k-images-idx3": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+    "t10k-labels-idx1": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+}
 
 
 def _cifar(classes: int, sha256: str, read: Callable[[Path], Splits]) -> Source:
-    return Source(
-        version="3.0.2",
-        folders=(".", f"cifar{classes}"),
-        target=".",
-        archives=_archives(_CIFAR_URL, {f"cifar-{classes}-binary.tar.gz": sha256}),
-        read=read,
-    )
+    name = f"cifar-{classes}-binary.tar.gz"
+    archive = Archive(name, _CIFAR_URL + name, sha256)
+    return Source("3.0.2", (".", f"cifar{classes}"), ".", (archive,), read)
 
 
 SOURCES = {
@@ -196,22 +194,9 @@ SOURCES = {
         version="3.0.1",
         folders=("fashion-mnist", "fashion_mnist", "."),
         target="fashion-mnist",
-        archives=_archives(
-            _FASHION_URL,
-            {
-                "train-images-idx3-ubyte.gz": (
-                    "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888"
-                ),
-                "train-labels-idx1-ubyte.gz": (
-                    "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9"
-                ),
-                "t10k-images-idx3-ubyte.gz": (
-                    "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b"
-                ),
-                "t10k-labels-idx1-ubyte.gz": (
-                    "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34"
-                ),
-            },
+        archives=tuple(
+            Archive(f"{name}-ubyte.gz", f"{_FASHION_URL}{name}-ubyte.gz", sha256)
+            for name, sha256 in _FASHION_SHA256.items()
         ),
         read=read_fashion_mnist,
     ),

@@ -1,4 +1,4 @@
-"""Image preparation that runs on the device, inside jit, a whole batch at a time."""
+"""Prepare images on the device, inside jit, a whole batch at a time."""
 
 from collections.abc import Sequence
 
@@ -8,14 +8,18 @@ from jax import Array
 
 
 def normalise(images: Array, mean: Sequence[float], std: Sequence[float]) -> Array:
-    """`(images - mean) / std` as float32.
+    """Return `(images - mean) / std` as float32.
 
     Args:
-        images: uint8, `(..., channels)`.
-        mean, std: one number a channel, in units of the uint8 pixels.
+        images: uint8 `(..., channels)`.
+        mean: one number a channel, in units of the uint8 pixels.
+        std: one number a channel, in units of the uint8 pixels.
 
     Raises:
-        TypeError: images that are not uint8, for example normalised already.
+        TypeError: the images are not uint8, for example normalised already.
+
+    >>> print(normalise(jnp.array([[0, 16]], jnp.uint8), mean=[8.0, 8.0], std=[4.0, 4.0]))
+    [[-2.  2.]]
     """
     if images.dtype != jnp.uint8:
         raise TypeError(f"expected uint8 images, got {images.dtype}")
@@ -29,8 +33,8 @@ def random_shift(key: Array, images: Array, pixels: int) -> Array:
     Both offsets are uniform in `-pixels .. pixels`; this is the usual crop of a padded image.
 
     Args:
-        key: a random key.
-        images: `(N, height, width, channels)`, any dtype.
+        key: random key.
+        images: `(N, height, width, channels)`, of any dtype.
         pixels: the largest shift; 0 returns the images as they are.
     """
     if pixels == 0:
@@ -49,8 +53,8 @@ def random_flip(key: Array, images: Array) -> Array:
     """Mirror every image from left to right with probability one half, each by its own coin.
 
     Args:
-        key: a random key.
-        images: `(N, height, width, channels)`, any dtype.
+        key: random key.
+        images: `(N, height, width, channels)`, of any dtype.
     """
     coins = jax.random.bernoulli(key, shape=(images.shape[0], 1, 1, 1))
     return jnp.where(coins, images[:, :, ::-1], images)
@@ -65,14 +69,18 @@ def prepare(
     shift: int,
     flip: bool = False,
 ) -> Array:
-    """A uint8 batch as the network's input; shifted and mirrored at random only with a `key`.
+    """Return a uint8 batch as the network's input, augmented only with a `key`.
 
     Args:
-        key: a random key, or None to leave the images as they are.
-        images: uint8, `(N, height, width, channels)`.
-        mean, std: as for `normalise`.
+        key: random key, or None to leave the images where they are.
+        images: uint8 `(N, height, width, channels)`.
+        mean: as for `normalise`.
+        std: as for `normalise`.
         shift: as `pixels` for `random_shift`; what is filled in is a black pixel.
         flip: mirror half of the images.
+
+    Returns:
+        float32 of the shape of `images`.
     """
     if key is not None and flip:
         key, flip_key = jax.random.split(key)

@@ -1,4 +1,4 @@
-"""The one shape that every dataset has, checked when it is opened."""
+"""The one shape that every dataset has, checked when it is opened, and the digits."""
 
 import dataclasses
 import hashlib
@@ -7,20 +7,43 @@ from typing import Any, NamedTuple
 import numpy as np
 
 
+class DataError(OSError):
+    """A dataset's file is damaged, incomplete, not the official one, or cannot be fetched."""
+
+
+class DataNotFoundError(DataError, FileNotFoundError):
+    """None of the places where a dataset could be holds it."""
+
+
+class Split(NamedTuple):
+    """Images uint8 `(N, height, width, channels)` and labels int32 `(N,)`."""
+
+    images: np.ndarray
+    labels: np.ndarray
+
+
+class Splits(NamedTuple):
+    """What every source of a dataset gives."""
+
+    train: Split
+    test: Split
+    num_classes: int
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dataset:
-    """Images and labels of one dataset, whole, as NumPy arrays.
+    """All images and labels of a dataset, as NumPy arrays in memory.
 
     Attributes:
-        name: how reports call it.
-        train_images, test_images: uint8, `(N, height, width, channels)`.
-        train_labels, test_labels: int32, `(N,)`, in `0 .. num_classes - 1`.
+        name: its name in reports.
+        train_images, test_images: uint8 `(N, height, width, channels)`.
+        train_labels, test_labels: int32 `(N,)`, in `0 .. num_classes - 1`.
         num_classes: size of the classifier.
         mean, std: of the training pixels, one number a channel, in units of the stored uint8.
 
     Raises:
         ValueError: an empty split, shapes that do not fit, or a label outside the classes.
-        TypeError: images that are not uint8, labels that are not int32.
+        TypeError: images that are not uint8, or labels that are not int32.
     """
 
     name: str
@@ -54,20 +77,22 @@ class Dataset:
         return self.train_images.shape[-1]
 
     def take(self, limit: int) -> "Dataset":
-        """The same dataset with only the first `limit` training images.
+        """Return the dataset with only the first `limit` training images.
 
         `mean` and `std` stay those of the full training set.
         """
         if limit < 1:
             raise ValueError(f"limit must be at least 1, got {limit}")
-        return dataclasses.replace(
-            self, train_images=self.train_images[:limit], train_labels=self.train_labels[:limit]
-        )
+        return self._with_training_images(slice(limit))
 
-    def hold_out(self, count: int, seed: int) -> tuple["Dataset", tuple[np.ndarray, np.ndarray]]:
+    def hold_out(self, count: int, seed: int) -> tuple["Dataset", Split]:
         """Set `count` training images aside for validation, drawn by the seed.
 
         `mean` and `std` stay those of the full training set.
+
+        Args:
+            count: number of images; 0 for none.
+            seed: the same seed draws the same images.
 
         Returns:
             The dataset with the other training images, and the images and labels set aside; both
@@ -81,10 +106,13 @@ class Dataset:
             raise ValueError(f"cannot hold {count} of {total} training images out")
         order = np.random.default_rng((seed, total)).permutation(total)
         held, rest = np.sort(order[:count]), np.sort(order[count:])
-        left = dataclasses.replace(
-            self, train_images=self.train_images[rest], train_labels=self.train_labels[rest]
+        held_out = Split(self.train_images[held], self.train_labels[held])
+        return self._with_training_images(rest), held_out
+
+    def _with_training_images(self, indices: np.ndarray | slice) -> "Dataset":
+        return dataclasses.replace(
+            self, train_images=self.train_images[indices], train_labels=self.train_labels[indices]
         )
-        return left, (self.train_images[held], self.train_labels[held])
 
 
 def _check_split(split: str, images: np.ndarray, labels: np.ndarray, num_classes: int) -> None:
@@ -107,63 +135,17 @@ def _check_split(split: str, images: np.ndarray, labels: np.ndarray, num_classes
         raise ValueError(f"label {label} {relation} ({split} example {outside[0]})")
 
 
-TEST_SIZE = 360
-SPLIT_SEED = 0  # the split belongs to the dataset: it does not move with the run's seed
-
-
-def load_digits() -> Dataset:
-    """1437 training and 360 test images, `(8, 8, 1)`, 10 classes, stratified by class.
-
-    Pixels are counts of ink from 0 to 16; they are kept as they are, so 16, not 255, is white.
-    """
-    # scikit-learn takes over a second to import, so only those who use it pay.
-    from sklearn import datasets
-    from sklearn.model_selection import train_test_split
-
-    digits: Any = datasets.load_digits()
-    images = digits.images.astype(np.uint8)[..., np.newaxis]
-    labels = digits.target.astype(np.int32)
-    train, test = train_test_split(
-        np.arange(len(labels)), test_size=TEST_SIZE, stratify=labels, random_state=SPLIT_SEED
-    )
-    return Dataset(
-        name="digits",
-        train_images=images[train],
-        train_labels=labels[train],
-        test_images=images[test],
-        test_labels=labels[test],
-        num_classes=10,
-        mean=(float(images[train].mean()),),
-        std=(float(images[train].std()),),
-    )
+def to_dataset(name: str, splits: Splits) -> Dataset:
+    """Return the checked dataset, with the mean and deviation of its training pixels."""
+    mean, std = pixel_statistics(splits.train.images)
+    return Dataset(name, *splits.train, *splits.test, splits.num_classes, mean, std)
 
 
 _CHUNK = 1024  # images whose pixels are counted at once: bounds the temporary memory
 
 
-class Split(NamedTuple):
-    """Images uint8 `(N, height, width, channels)` and labels int32 `(N,)`."""
-
-    images: np.ndarray
-    labels: np.ndarray
-
-
-class Splits(NamedTuple):
-    """What every source of a dataset gives."""
-
-    train: Split
-    test: Split
-    num_classes: int
-
-
-def to_dataset(name: str, splits: Splits) -> Dataset:
-    """The checked dataset, with the mean and deviation of its training pixels."""
-    mean, std = pixel_statistics(splits.train.images)
-    return Dataset(name, *splits.train, *splits.test, splits.num_classes, mean, std)
-
-
 def pixel_statistics(images: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel of uint8 `(N, height, width, channels)`.
+    """Return mean and standard deviation of each channel of uint8 `(N, height, width, channels)`.
 
     They come from counts of the 256 values, so they are exact and need little memory.
     """
@@ -180,7 +162,7 @@ def pixel_statistics(images: np.ndarray) -> tuple[tuple[float, ...], tuple[float
 
 
 def in_order(split: Split, ids: np.ndarray | None = None) -> Split:
-    """The examples in an order that does not depend on the file that they came from.
+    """Sort the examples, so that their order does not depend on the file that they came from.
 
     Sorted by id; without ids, or when two are equal, by a digest of pixels and label, which looks
     random, so that the first examples are no biased sample.
@@ -197,9 +179,35 @@ def _digest(image: np.ndarray, label: np.integer) -> bytes:
     return hashlib.blake2b(content, digest_size=8).hexdigest().encode()
 
 
-class DataError(OSError):
-    """A dataset's file is damaged, incomplete, not the official one, or cannot be fetched."""
+_DIGITS_TEST_SIZE = 360
+_DIGITS_SPLIT_SEED = 0  # the split belongs to the dataset: it does not move with the run's seed
 
 
-class DataNotFoundError(DataError, FileNotFoundError):
-    """None of the places where a dataset could be holds it."""
+def load_digits() -> Dataset:
+    """Return 1437 training and 360 test images `(8, 8, 1)` of 10 classes, stratified by class.
+
+    Pixels are counts of ink from 0 to 16; they are kept as they are, so 16, not 255, is white.
+    """
+    # scikit-learn takes over a second to import, so only those who use it pay.
+    from sklearn import datasets
+    from sklearn.model_selection import train_test_split
+
+    digits: Any = datasets.load_digits()
+    images = digits.images.astype(np.uint8)[..., np.newaxis]
+    labels = digits.target.astype(np.int32)
+    train, test = train_test_split(
+        np.arange(len(labels)),
+        test_size=_DIGITS_TEST_SIZE,
+        stratify=labels,
+        random_state=_DIGITS_SPLIT_SEED,
+    )
+    return Dataset(
+        name="digits",
+        train_images=images[train],
+        train_labels=labels[train],
+        test_images=images[test],
+        test_labels=labels[test],
+        num_classes=10,
+        mean=(float(images[train].mean()),),
+        std=(float(images[train].std()),),
+    )

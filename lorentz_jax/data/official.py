@@ -1,34 +1,34 @@
-"""Where a dataset's files come from, in this order: prepared, official archive, download."""
+"""Find a dataset's files, in this order: prepared directory, official archive, download."""
 
-import contextlib
 import os
-import tempfile
 import threading
 import urllib.parse
 import urllib.request
 from http.client import HTTPException
 from pathlib import Path
+from typing import Any
 
+from lorentz_jax._src.output import write_atomic
 from lorentz_jax.data import prepared
 from lorentz_jax.data.archives import SOURCES, Archive, Source, locate, verify
 from lorentz_jax.data.dataset import DataError, DataNotFoundError, Splits
 
 
 def default_data_dir() -> Path:
-    """`$TFDS_DATA_DIR`, else `~/tensorflow_datasets`: what tensorflow-datasets uses too."""
+    """Return `$TFDS_DATA_DIR`, else `~/tensorflow_datasets`, as tensorflow-datasets does."""
     return Path(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
 
 
 def read_splits(name: str, data_dir: Path, *, check: bool, download: bool) -> Splits:
-    """The arrays of a dataset from the first source that has it.
+    """Return the arrays of a dataset from the first source that has it.
 
     A source that is there but damaged is an error: no other one stands in for it.
 
     Args:
-        name: of an official dataset in `SOURCES`, or of any prepared one.
+        name: an official dataset in `SOURCES`, or any prepared one.
         data_dir: where to look, and where a download goes.
         check: compare official archives with their checksums.
-        download: fetch them where they are missing.
+        download: fetch archives that are missing.
 
     Raises:
         ValueError: an unknown name that is not prepared in `data_dir` either.
@@ -55,11 +55,10 @@ def read_splits(name: str, data_dir: Path, *, check: bool, download: bool) -> Sp
 
 
 def _complete(name: str, source: Source, data_dir: Path, download: bool) -> Path:
-    """The folder that holds all archives of a source, the missing ones downloaded into it."""
+    """Return the folder that holds all archives of a source, after fetching the missing ones."""
     folders = [data_dir / folder for folder in source.folders]
-    folder = next(
-        (f for f in folders if any(locate(f, a) for a in source.archives)), data_dir / source.target
-    )
+    started = (f for f in folders if any(locate(f, archive) for archive in source.archives))
+    folder = next(started, data_dir / source.target)
     missing = [archive for archive in source.archives if not locate(folder, archive)]
     if not missing:
         return folder
@@ -72,7 +71,7 @@ def _complete(name: str, source: Source, data_dir: Path, download: bool) -> Path
 
 
 def _not_found(name: str, source: Source, data_dir: Path, obstacle: str) -> DataError:
-    """The error that says where the dataset was looked for and how to provide it."""
+    """Return the error that says where the dataset was looked for and how to provide it."""
     folders = [data_dir / folder for folder in source.folders]
     for folder in folders:
         lacking = [a.name for a in source.archives if not locate(folder, a)]
@@ -97,7 +96,7 @@ STALL_SECONDS = 30.0  # the longest silence in the middle of a download
 
 
 def unreachable(url: str) -> str | None:
-    """Why the file cannot be fetched, or None when the server offers it.
+    """Return why the file cannot be fetched, or None when the server offers it.
 
     A thread asks, because looking up a name has no timeout of its own.
     """
@@ -124,28 +123,22 @@ def fetch(archive: Archive, folder: Path) -> None:
     Raises:
         DataError: the connection broke, the disk refused, or the file is not the official one.
     """
-    # The name keeps its ending, which says how the file is packed.
-    part = None
+
+    def write(file: Any) -> None:
+        _copy(archive, file)
+        file.flush()
+        verify(Path(file.name), archive)
+
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=".part-", suffix=f"-{archive.name}", dir=folder)
-        part = Path(name)
-        with os.fdopen(handle, "wb") as file:
-            _copy(archive, file)
-        verify(part, archive)
-        part.chmod(0o644)  # a temporary file is for its owner only
-        os.replace(part, folder / archive.name)
+        write_atomic(folder / archive.name, write)
     except DataError as error:
         raise DataError(f"the download of {archive.url} failed: {error}") from error
     except (OSError, HTTPException) as error:
         raise DataError(f"the download of {archive.url} to {folder} failed: {error}") from error
-    finally:
-        if part is not None:
-            with contextlib.suppress(FileNotFoundError):
-                part.unlink()
 
 
-def _copy(archive: Archive, file) -> None:
+def _copy(archive: Archive, file: Any) -> None:
     from tqdm import tqdm
 
     with urllib.request.urlopen(archive.url, timeout=STALL_SECONDS) as response:

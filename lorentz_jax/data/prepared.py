@@ -20,7 +20,7 @@ _TEST_SPLITS = ("test", "validation")
 
 
 def find(data_dir: Path, name: str) -> Path | None:
-    """The directory of a prepared dataset: its newest version, unless the name says which.
+    """Find the directory of a prepared dataset: its newest version, unless the name says which.
 
     Args:
         data_dir: where tensorflow-datasets keeps its directories.
@@ -57,14 +57,14 @@ def find(data_dir: Path, name: str) -> Path | None:
 
 
 def read(directory: Path) -> Splits:
-    """A prepared image-classification dataset with the features `image` and `label`.
+    """Read a prepared image-classification dataset with the features `image` and `label`.
 
-    Its train split, and its test split or, where there is none, its validation split; sorted by
-    the feature `id` where there is one, else as `in_order` says.
+    The test split is `test` or, where there is none, `validation`. Examples are sorted by the
+    feature `id` where there is one, else as `in_order` does.
 
     Raises:
         DataError: missing or damaged files.
-        ValueError: not this kind of dataset, or images of several sizes.
+        ValueError: another kind of dataset, or images of several sizes.
     """
     builder = _open(directory)
     info: Any = builder.info
@@ -80,7 +80,7 @@ def read(directory: Path) -> Splits:
 
 
 def _open(directory: Path) -> Any:
-    """The builder of tensorflow-datasets that knows what is in the directory."""
+    """Return the builder of tensorflow-datasets that knows what is in the directory."""
     for file in ("dataset_info.json", "features.json"):
         if not (directory / file).is_file():
             raise DataError(f"{directory} is incomplete: it holds no {file}")
@@ -95,28 +95,29 @@ def _open(directory: Path) -> Any:
 
 
 def _check_features(directory: Path, features: Any) -> None:
-    """Refuse what is no dataset of uint8 images and their classes."""
+    """Raise unless the dataset has a uint8 image and a class label."""
     import tensorflow_datasets as tfds
 
-    found = dict(features.items())
-    image, label = tfds.features.Image, tfds.features.ClassLabel
-    if not (isinstance(found.get("image"), image) and isinstance(found.get("label"), label)):
+    names: dict[str, Any] = dict(features.items())
+    image, label = names.get("image"), names.get("label")
+    image_type, label_type = tfds.features.Image, tfds.features.ClassLabel
+    if not (isinstance(image, image_type) and isinstance(label, label_type)):
         raise ValueError(
             f"{directory} needs the features image (an image) and label (a class), "
-            f"it has {', '.join(sorted(found))}"
+            f"it has {', '.join(sorted(names))}"
         )
-    shape, dtype = found["image"].shape, np.dtype(found["image"].np_dtype)
+    shape, dtype = names["image"].shape, np.dtype(names["image"].np_dtype)
     if dtype != np.uint8 or shape[-1] not in _MODES:
         raise ValueError(
             f"{directory} needs uint8 images of 1 to 4 channels, "
             f"it has {dtype} images of shape {shape}"
         )
-    if not found["label"].num_classes:
+    if not names["label"].num_classes:
         raise ValueError(f"{directory} does not say how many classes it has")
 
 
 def _read_split(builder: Any, split: str) -> Split:
-    """All examples of a split, decoded and in order."""
+    """Read all examples of a split, decoded and in order."""
     import tensorflow_datasets as tfds
 
     info, images, ids = builder.info, None, []
@@ -147,24 +148,24 @@ def _read_split(builder: Any, split: str) -> Split:
 
 
 def _records(builder: Any, split: str) -> Iterator[tuple[Path, bytes]]:
-    """Every serialised example of a split, with the path of its file.
+    """Yield every serialised example of a split, with the path of its file.
 
     Raises:
         DataError: a missing or damaged file, or one with another number of examples than announced.
     """
     import tensorflow_datasets as tfds
 
-    kind = builder.info.file_format.value
-    if kind not in ("array_record", "tfrecord"):
+    file_format = builder.info.file_format.value
+    if file_format not in ("array_record", "tfrecord"):
         raise ValueError(
-            f"{builder.data_dir} is stored as {kind}; array_record and tfrecord can be read"
+            f"{builder.data_dir} is stored as {file_format}; array_record and tfrecord can be read"
         )
     info = builder.info.splits[split]
     for i, (path, expected) in enumerate(zip(info.filepaths, info.shard_lengths, strict=True)):
         path, count = Path(path), 0
         if not path.is_file():
             raise DataError(f"{builder.data_dir} is incomplete: it holds no {path.name}")
-        if kind == "tfrecord":
+        if file_format == "tfrecord":
             records: Any = read_tfrecord(path)
         else:
             raw = tfds.decode.DeserializeMethod.RAW_BYTES
@@ -186,7 +187,7 @@ def _records(builder: Any, split: str) -> Iterator[tuple[Path, bytes]]:
 
 
 def _decode(content: bytes, channels: int) -> np.ndarray:
-    """A PNG or JPEG image as uint8 `(height, width, channels)`."""
+    """Decode a PNG or JPEG image to uint8 `(height, width, channels)`."""
     from PIL import Image
 
     with Image.open(io.BytesIO(content)) as image:
@@ -208,9 +209,11 @@ def _folders(root: Path) -> list[Path]:
 
 def _versions(root: Path) -> list[Path]:
     """The version directories, oldest first."""
-    found = [path for path in _folders(root) if _VERSION.fullmatch(path.name)]
-    return sorted(found, key=lambda path: [int(part) for part in path.name.split(".")])
+    versions = [path for path in _folders(root) if _VERSION.fullmatch(path.name)]
+    return sorted(versions, key=lambda path: [int(part) for part in path.name.split(".")])
 
+
+# --- TFRECORD files -------------------------------------------------------------------------
 
 _HEADER = struct.Struct("<QI")  # length, its checksum
 _FOOTER = struct.Struct("<I")  # checksum of the record
@@ -218,10 +221,10 @@ _MASK_DELTA = 0xA282EAD8
 
 
 def read_tfrecord(path: Path) -> Iterator[bytes]:
-    """The records of a TFRECORD file, one by one, their checksums verified.
+    """Yield the records of a TFRECORD file, with their checksums verified.
 
     Raises:
-        DataError: a torn or altered file.
+        DataError: the file is torn or altered.
     """
     with path.open("rb") as file:
         while header := file.read(_HEADER.size):
@@ -240,7 +243,7 @@ def read_tfrecord(path: Path) -> Iterator[bytes]:
 
 
 def masked_crc(content: bytes) -> int:
-    """The format's checksum: CRC-32C, rotated by 15 bits, plus a constant."""
+    """Return the format's checksum: CRC-32C, rotated by 15 bits, plus a constant."""
     import google_crc32c
 
     crc = google_crc32c.value(content)

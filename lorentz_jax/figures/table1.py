@@ -43,7 +43,7 @@ from rich.table import Table
 from lorentz_jax import data
 from lorentz_jax.bench.timing import make_console
 from lorentz_jax.training import checkpoint, run_directory
-from lorentz_jax.training.build import plan_run
+from lorentz_jax.training.build import make_plan
 from lorentz_jax.training.config import TrainConfig
 from lorentz_jax.training.state import Arrays, merge
 
@@ -268,7 +268,7 @@ def open_run(path: Path | str) -> Trained:
         config.dataset, data_dir=config.data_dir, limit=config.limit, verify=config.verify
     )
     with contextlib.redirect_stdout(io.StringIO()):  # it would announce a training
-        plan = plan_run(config, dataset)
+        plan = make_plan(config, dataset)
     expected = {"config": config.decisive(), "classes": dataset.num_classes}
     found = checkpoint.restore(path / run_directory.CHECKPOINTS, plan.state, expected)
     if found is None:

@@ -1,9 +1,9 @@
 """Compiled inference: a trained model as a flat dict of arrays and one pure function.
 
-compiled = compile_cached_v(model)              # V cached, batch norm folded
-logits = jax.jit(compiled.apply)(compiled.params, images)
-save(compiled, "model.npz"); compiled = load("model.npz")
-export(compiled, (8, 8, 1), "model.stablehlo")  # runs wherever JAX is, without this package
+`compile_cached_v(model)` caches the normals V and folds batch norms, `jax.jit(compiled.apply)` runs
+the result, `save` and `load` keep it in a file, `evaluate` tests it, and `export` writes StableHLO
+that runs wherever JAX is, without this package. `python -m lorentz_jax.inference FILE` evaluates a
+file on the test set.
 """
 
 from lorentz_jax.inference.compile import Weights, compile_cached_v, restore

@@ -12,7 +12,8 @@ import tyro
 from tyro.conf import Positional, subcommand
 
 from lorentz_jax import data, inference
-from lorentz_jax.metrics import show
+from lorentz_jax._src.output import report_error
+from lorentz_jax.metrics import format_metric
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Evaluate:
         if self.json:
             return json.dumps(result)
         text = (
-            f"test_accuracy {show(result['accuracy'])} test_loss {show(result['loss'])} "
+            f"test_accuracy {format_metric(result['accuracy'])} test_loss {format_metric(result['loss'])} "
             f"on {result['count']} images of {dataset.name}"
         )
         return text if compiled.kappa is None else f"{text}, kappa {compiled.kappa}"
@@ -133,8 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         print(command.run())
     except (ValueError, TypeError, OSError) as error:
-        print(f"lorentz_jax.inference: error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
+        return report_error("lorentz_jax.inference", error, 2)
     return 0
 
 

@@ -16,8 +16,8 @@ import jax.export
 import jax.numpy as jnp
 
 from lorentz_jax._src.arguments import compute_dtype
+from lorentz_jax._src.output import write_atomic
 from lorentz_jax.inference.compiled import Compiled
-from lorentz_jax.inference.files import write_atomic
 
 
 def export(

@@ -13,10 +13,8 @@ a reader meets the old file or the new one.
 import io
 import json
 import os
-import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from lorentz_jax._src.output import write_atomic
 from lorentz_jax.inference.compiled import HALF, Compiled, assemble_from, build, mismatch
 
 FORMAT = "lorentz_jax compiled model"
@@ -114,27 +113,6 @@ def refuse_compiled(path: str | os.PathLike) -> None:
             f"{path} is a {FORMAT}, made for inference: its weight norm, V and batch norm are "
             "constants and cannot be trained. Expected a training checkpoint"
         )
-
-
-def write_atomic(path: Path, write: Callable[[Any], None]) -> None:
-    """Call `write(file)` on a temporary file beside `path`, and rename it when it is whole."""
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _skeleton(header: dict[str, Any], like: nnx.Module | None) -> nnx.Module:

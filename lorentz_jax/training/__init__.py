@@ -1,7 +1,21 @@
-"""Training runs: config, steps, loop, checkpoints, reports. `train` does what `train.py` does."""
+"""Training runs: settings, steps, loop, checkpoints and reports.
+
+`train(config)` does in Python or a notebook what `train.py` does on the command line: the same
+files in `runs/<name>/`, the same printed lines, the same bits. Every flag of `train.py` is a field
+of `TrainConfig`, and `TrainConfig(**RECIPES[name])` is what `--recipe` sets.
+"""
 
 from lorentz_jax.training.config import RECIPES, TrainConfig
+from lorentz_jax.training.devices import OutOfMemoryError
 from lorentz_jax.training.loop import NonFiniteLossError, Terminated
 from lorentz_jax.training.run import dry_run, train
 
-__all__ = ["RECIPES", "NonFiniteLossError", "Terminated", "TrainConfig", "dry_run", "train"]
+__all__ = [
+    "RECIPES",
+    "NonFiniteLossError",
+    "OutOfMemoryError",
+    "Terminated",
+    "TrainConfig",
+    "dry_run",
+    "train",
+]

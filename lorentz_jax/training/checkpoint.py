@@ -1,16 +1,16 @@
 """Checkpoints of a run: everything that the next step depends on, written by orbax.
 
-`checkpoints/<step>/` holds `meta`, one JSON object with format version, configuration, position in
-the epoch, the rows of `metrics.jsonl` so far and the shape of every array by its path; and `state`,
-these arrays in alphabetical order of the paths, flat and joined into one array for each dtype
-(orbax takes 3 ms for each array that it writes). Saving runs in the background; a folder gets its
-final name when it is whole, so a kill leaves whole checkpoints.
+`checkpoints/<step>/` holds `meta` and `state`. `meta` is one JSON object with format version,
+configuration, progress, and the shape of every array by its path. `state` has these arrays in
+alphabetical order of the paths, flat and joined into one array for each dtype, since orbax takes
+3 ms for each array that it writes. Saving runs in the background. A folder gets its final name when
+it is whole, so a kill leaves whole checkpoints.
 """
 
 import contextlib
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,11 @@ import jax
 
 from lorentz_jax.inference import refuse_compiled
 from lorentz_jax.training import packing
-from lorentz_jax.training.devices import is_main
-from lorentz_jax.training.state import TrainState
+from lorentz_jax.training.devices import is_main, print_main
+from lorentz_jax.training.state import LOW_EFFORT, TrainState
 
 FORMAT = "lorentz_jax training checkpoint"
 VERSION = 2
-# Programs that only move numbers are not worth optimising.
-QUICK: Any = {"xla_backend_optimization_level": 0}
 
 
 class CheckpointError(OSError):
@@ -53,7 +51,7 @@ class Store:
         )
         self._manager = ocp.CheckpointManager(self._root, options=options)
         # Joined arrays are new ones: the next step donates the state while orbax is still reading.
-        self._join = jax.jit(packing.join_and_check, compiler_options=QUICK)
+        self._join = jax.jit(packing.join_and_check, compiler_options=LOW_EFFORT)
 
     def save(self, state: TrainState, meta: Mapping[str, Any]) -> None:
         """Begin to save the state under its step; the training may go on at once.
@@ -79,10 +77,8 @@ class Store:
         args = ocp.args.Composite(
             state=ocp.args.StandardSave(joined), meta=ocp.args.JsonSave({**header, **meta})
         )
-        try:
+        with self._explained():
             self._manager.save(step, args=args, force=True)
-        except Exception as error:
-            raise self._failure(error) from error
 
     def wait(self) -> None:
         """Return when everything is written.
@@ -90,42 +86,45 @@ class Store:
         Raises:
             CheckpointError: it could not be written.
         """
-        try:
+        with self._explained():
             self._manager.wait_until_finished()
-        except Exception as error:
-            raise self._failure(error) from error
 
     def last(self) -> str:
-        """Where the newest whole checkpoint is, as text for a message."""
+        """Return where the newest whole checkpoint is, as text for a message."""
         with contextlib.suppress(Exception):  # it goes into a message about another failure
             self._manager.wait_until_finished()
-        steps = _steps(self._root)
-        return f"the last good checkpoint is {self._root / str(steps[0])}" if steps else (
-            "there is no checkpoint"
-        )  # fmt: skip
+        steps = [step for step in _steps(self._root) if (self._root / f"{step}" / "meta").is_dir()]
+        if not steps:
+            return "there is no checkpoint"
+        return f"the last good checkpoint is {self._root / str(steps[0])}"
 
     def restore(self, step: int, like: TrainState) -> TrainState:
-        """The state saved at `step`, on the devices of `like`."""
+        """Return the state saved at `step`, on the devices of `like`."""
         self.wait()
-        place = self._root / str(step)
-        return _read_state(place, like, _read_meta(place)["checksums"])
+        folder = self._root / str(step)
+        return _read_state(folder, like, _read_meta(folder)["checksums"])
 
     def close(self) -> None:
         """Finish what is being written, and end the threads; does not raise."""
         with contextlib.suppress(Exception):  # `wait` reports; here a run ends that failed already
             self._manager.close()
 
-    def _failure(self, error: Exception) -> CheckpointError:
-        return CheckpointError(
-            f"cannot write a checkpoint into {self._root} ({error}): is the disk full? "
-            f"{self.last()}"
-        )
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turn whatever orbax raises into a `CheckpointError`."""
+        try:
+            yield
+        except Exception as error:
+            raise CheckpointError(
+                f"cannot write a checkpoint into {self._root} ({error}): is the disk full? "
+                f"{self.last()}"
+            ) from error
 
 
 def restore(
     root: Path, like: TrainState, expected: Mapping[str, Any]
 ) -> tuple[TrainState, dict[str, Any]] | None:
-    """The newest readable checkpoint in `root`, as `(state, meta)`; None if there is none at all.
+    """Read the newest readable checkpoint.
 
     What cannot be read is skipped with a printed warning, and removed, so that the run can write
     these steps again.
@@ -135,6 +134,9 @@ def restore(
         like: a state with the expected arrays, on the devices that the restored ones go to.
         expected: `{"config": ..., "classes": ...}` as in the meta data.
 
+    Returns:
+        `(state, meta)`, or None if there is no checkpoint at all.
+
     Raises:
         ValueError: a readable checkpoint of another configuration, class count, shape or format;
             the message lists every field and path. Nothing is removed.
@@ -142,24 +144,23 @@ def restore(
     """
     refuse_file(root)
     torn = []
-    for step in _candidates(root):
-        place = root / str(step)
+    for step in _steps(root):
+        folder = root / str(step)
         try:
-            meta = _read_meta(place)
-            _refuse_other(place, meta, like, expected)
-            _check_whole(place / "state")
-            state = _read_state(place, like, meta["checksums"])
-        except _Mismatch as error:
+            meta = _read_meta(folder)
+            _refuse_mismatch(folder, meta, like, expected)
+            _check_whole(folder / "state")
+            state = _read_state(folder, like, meta["checksums"])
+        except _MismatchError as error:
             raise ValueError(str(error)) from None
         except Exception as error:
             reason = " ".join(str(error).split())[:200] or type(error).__name__
-            if is_main():
-                print(f"warning: skipped the unreadable checkpoint {place}: {reason}")
-            torn.append(place)
+            print_main(f"warning: skipped the unreadable checkpoint {folder}: {reason}")
+            torn.append(folder)
             continue
         if is_main():
-            for place in torn:
-                shutil.rmtree(place)
+            for folder in torn:
+                shutil.rmtree(folder)
         return state, meta
     if torn:
         raise CheckpointError(f"none of the {len(torn)} checkpoints in {root} can be read")
@@ -172,51 +173,46 @@ def refuse_file(path: Path) -> None:
         refuse_compiled(path)
 
 
-class _Mismatch(ValueError):
+class _MismatchError(ValueError):
     """A whole checkpoint, of something else."""
 
 
 def _steps(root: Path) -> list[int]:
-    """Steps with a finished checkpoint, newest first."""
-    return [step for step in _candidates(root) if (root / str(step) / "meta").is_dir()]
-
-
-def _candidates(root: Path) -> list[int]:
     """All folders named like a step, newest first; orbax's temporary ones have other names."""
     if not root.is_dir():
         return []
-    names = [place.name for place in root.iterdir() if place.is_dir()]
+    names = [folder.name for folder in root.iterdir() if folder.is_dir()]
     return sorted((int(name) for name in names if name.isdecimal()), reverse=True)
 
 
-def _read_meta(place: Path) -> dict[str, Any]:
-    meta = json.loads((place / "meta" / "metadata").read_text())
+def _read_meta(folder: Path) -> dict[str, Any]:
+    meta = json.loads((folder / "meta" / "metadata").read_text())
     if not isinstance(meta, dict) or meta.get("format") != FORMAT:
         raise ValueError(f"expected the meta data of a {FORMAT}")
     return meta
 
 
-def _check_whole(place: Path) -> None:
+def _check_whole(folder: Path) -> None:
     """Read the files once, one after the other; raises some exception if one is damaged.
 
-    orbax reads all arrays at a time, and of several failures it reports one and the interpreter
+    orbax reads all arrays at a time. Of several failures it reports one, and the interpreter
     complains about the others.
     """
     import tensorstore
 
-    for text in (place / "_METADATA", *sorted((place / "array_metadatas").iterdir())):
-        json.loads(text.read_text())
-    base = {"driver": "file", "path": f"{place.absolute()}/"}
+    for file in (folder / "_METADATA", *sorted((folder / "array_metadatas").iterdir())):
+        json.loads(file.read_text())
+    base = {"driver": "file", "path": f"{folder.absolute()}/"}
     arrays = tensorstore.KvStore.open({"driver": "ocdbt", "base": base}).result()
     keys = arrays.list().result()
     if not keys:
-        raise ValueError(f"no arrays in {place}")
+        raise ValueError(f"no arrays in {folder}")
     for key in keys:
         if not arrays.read(key).result().value:  # an absent file reads as no bytes
-            raise ValueError(f"no {key.decode()} in {place}")
+            raise ValueError(f"no {key.decode()} in {folder}")
 
 
-def _read_state(place: Path, like: TrainState, checksums: Mapping[str, int]) -> TrainState:
+def _read_state(folder: Path, like: TrainState, checksums: Mapping[str, int]) -> TrainState:
     import orbax.checkpoint as ocp
 
     expected = packing.flatten(like)
@@ -226,46 +222,40 @@ def _read_state(place: Path, like: TrainState, checksums: Mapping[str, int]) -> 
         for dtype, x in joined.items()
     }
     args = ocp.args.Composite(state=ocp.args.StandardRestore(abstract))
-    with ocp.CheckpointManager(place.parent.absolute()) as manager:
-        joined = manager.restore(int(place.name), args=args).state
-    restored = jax.jit(
-        lambda x: (packing.split(x, expected), packing.checksums(x)), compiler_options=QUICK
+    with ocp.CheckpointManager(folder.parent.absolute()) as manager:
+        joined = manager.restore(int(folder.name), args=args).state
+    split_and_check = jax.jit(
+        lambda x: (packing.split(x, expected), packing.checksums(x)), compiler_options=LOW_EFFORT
     )
-    arrays, sums = restored(joined)
+    arrays, sums = split_and_check(joined)
     damaged = [dtype for dtype, value in sums.items() if int(value) != checksums[dtype]]
     if damaged:
         raise ValueError(f"wrong checksum of the {', '.join(damaged)} arrays")
-    key = jax.random.wrap_key_data(arrays["key"], impl=jax.random.key_impl(like.key))
-    data = like._replace(key=jax.random.key_data(like.key))
-    state: TrainState = jax.tree.unflatten(
-        jax.tree.structure(data), [arrays[path] for path in expected]
-    )
-    return state._replace(key=key)
+    return packing.unflatten(arrays, like)
 
 
-def _refuse_other(
-    place: Path, meta: dict[str, Any], like: TrainState, expected: Mapping[str, Any]
+def _refuse_mismatch(
+    folder: Path, meta: dict[str, Any], like: TrainState, expected: Mapping[str, Any]
 ) -> None:
     if meta["version"] != VERSION:
-        raise _Mismatch(
-            f"{place} has format version {meta['version']}, this program reads {VERSION}"
+        raise _MismatchError(
+            f"{folder} has format version {meta['version']}, this program reads {VERSION}"
         )
-    arrays = packing.describe(packing.flatten(like))
     differences = [
         *_differences(meta["config"], expected["config"]),
         *_differences({"classes": meta["classes"]}, {"classes": expected["classes"]}),
-        *_differences(meta["arrays"], arrays),
+        *_differences(meta["arrays"], packing.describe(packing.flatten(like))),
     ]
     if differences:
-        raise _Mismatch(f"{place} belongs to another run: {'; '.join(differences)}")
+        raise _MismatchError(f"{folder} belongs to another run: {'; '.join(differences)}")
 
 
 def _differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    def show(values: Mapping[str, Any], name: str) -> str:
+    def text(values: Mapping[str, Any], name: str) -> str:
         return json.dumps(values[name]) if name in values else "nothing"
 
     return [
-        f"{name} is {show(there, name)} there, {show(here, name)} here"
-        for name in [*here, *(name for name in there if name not in here)]
+        f"{name} is {text(there, name)} there, {text(here, name)} here"
+        for name in dict.fromkeys([*here, *there])
         if name not in there or name not in here or there[name] != here[name]
     ]

@@ -5,18 +5,23 @@ mistake in the input, or a file that cannot be read or written; 130 interrupted;
 SIGTERM after saving a checkpoint. Every failure is one line on standard error.
 """
 
-import dataclasses
+import functools
 import logging
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import tyro
 
+from lorentz_jax._src.output import report_error
+from lorentz_jax.metrics import format_metric
 from lorentz_jax.training import run
 from lorentz_jax.training.config import RECIPES, TrainConfig
+from lorentz_jax.training.devices import print_main
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Options(TrainConfig):
     """Train a Lorentz network on images; `runs/<name>/` gets the results."""
 
@@ -27,8 +32,8 @@ class Options(TrainConfig):
         """Check nothing yet: tyro would wrap the message into a box."""
 
 
-def parse(arguments: list[str]) -> Options:
-    """The options of a command line: a recipe's settings are the defaults of the other flags."""
+def parse(arguments: Sequence[str] | None) -> Options:
+    """Return the options of a command line; a recipe's settings are the defaults of the flags."""
     options = tyro.cli(Options, args=arguments)
     if options.recipe != "none":
         default = Options(recipe=options.recipe, **RECIPES[options.recipe])
@@ -36,11 +41,12 @@ def parse(arguments: list[str]) -> Options:
     return options
 
 
-def main() -> int:
-    """Run the command; returns its exit status."""
-    values = vars(parse(sys.argv[1:]))
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command with these arguments, by default the process's; returns its exit status."""
+    values = vars(parse(arguments))
     del values["recipe"]
-    quieten_writers()
+    silence_orbax_threads()
+    fail = functools.partial(report_error, "train.py")
     try:
         config = TrainConfig(**values)
         if config.dry_run:
@@ -55,29 +61,24 @@ def main() -> int:
         return fail(error, 1)
     except (ValueError, TypeError, OSError) as error:
         return fail(error, 2)
-    run.say(f"test_accuracy {run.show(summary['test_accuracy'])} on {summary['test_count']} images")
-    run.say(
+    accuracy = format_metric(summary["test_accuracy"])
+    print_main(f"test_accuracy {accuracy} on {summary['test_count']} images")
+    print_main(
         f"{summary['steps']} steps in {summary['seconds']:.1f} s, of which compiling took "
         f"{summary['compile_seconds']:.1f} s; results in {config.path}"
     )
     return 0
 
 
-def quieten_writers() -> None:
+def silence_orbax_threads() -> None:
     """Keep the tracebacks of orbax's threads off the terminal: `main` reports a failure, once."""
     for logger in ("absl", "asyncio"):
         logging.getLogger(logger).setLevel(logging.CRITICAL)
-    report = sys.unraisablehook
+    default_hook = sys.unraisablehook
 
     def hook(unraisable: Any) -> None:
         # After a failed write, the callbacks of the others find their event loop closed.
         if str(unraisable.exc_value) != "Event loop is closed":
-            report(unraisable)
+            default_hook(unraisable)
 
     sys.unraisablehook = hook
-
-
-def fail(reason: object, status: int) -> int:
-    """Say in one line why the command stops."""
-    print(f"train.py: error: {' '.join(str(reason).split())}", file=sys.stderr)
-    return status

@@ -1,150 +1,144 @@
-"""Everything that decides a training run, in one flat record."""
+"""Everything that decides a training run, in one flat record, and the published settings."""
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from types import NoneType
+from typing import Any, Literal, Self, get_args, get_origin
+
+from lorentz_jax.models import ModelName
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
-    """Train a Lorentz network on images.
+    """Settings of a training run; every field is a flag of `train.py`.
 
     The defaults reach a test accuracy of about 0.99 on `digits`, in a minute on two CPU cores.
+
+    Raises:
+        ValueError: a value out of its range, or settings that do not go together.
+        TypeError: a number that should be whole and is not.
+
+    >>> TrainConfig(stages=(1, 1), width=8, epochs=2).run_name
+    'lorentz-digits-seed0'
     """
 
     dataset: str = "digits"
-    """`digits` (needs no download), `cifar10`, `cifar100`, `fashion_mnist`, or any image
-    classification dataset that tensorflow-datasets has prepared."""
+    """`digits` (no download), `cifar10`, `cifar100`, `fashion_mnist`, or any prepared dataset."""
     data_dir: Path | None = None
-    """Where the datasets are; by default `$TFDS_DATA_DIR` or `~/tensorflow_datasets`."""
+    """Folder of the datasets; by default `$TFDS_DATA_DIR` or `~/tensorflow_datasets`."""
     verify: bool = True
-    """Compare the checksums of archives and records."""
+    """Compare the checksums of official archives."""
     limit: int | None = None
-    """Keep only the first so many training images."""
+    """Keep only the first N training images."""
     validation: int = 0
-    """Hold out so many training images, drawn by the seed: the reported network is then the one
-    of the best epoch on them, and the test set is used once, at the end."""
+    """Hold out N training images, drawn by the seed, and report the best epoch on them.
+    The test set is then used once, at the end."""
     shift: int | None = None
-    """Move each training image at random by up to so many pixels; by default what is usual for the
-    dataset: 1 for `digits`, 4 for larger images."""
+    """Move each training image at random by up to N pixels; by default as usual for the dataset."""
     flip: bool | None = None
-    """Mirror half of the training images; by default what is usual for the dataset."""
+    """Mirror half of the training images; by default as usual for the dataset."""
 
-    model: Literal["lorentz", "euclidean", "hcnn", "poincare", "hcnn-paper"] = "lorentz"
-    """Family of the network; `hcnn-paper` is HCNN as the paper's authors have it in their code."""
+    model: ModelName = "lorentz"
+    """Network; `hcnn-paper` is HCNN as its authors implement it."""
     stages: tuple[int, ...] = (2, 2, 2)
     """Residual blocks of each stage; 2 2 2 2 is ResNet-18. The width doubles at each stage."""
     width: int = 16
     """Channels of the first stage."""
     kappa: float = 0.1
-    """The curvature is -kappa; the first value of it if it is learned."""
+    """The curvature is -kappa; with `learn_kappa` its first value."""
     learn_kappa: bool = False
     """Learn kappa together with the weights."""
     kappa_per_layer: bool = False
-    """Learn one kappa for each convolution (with its norm) and the classifier of `lorentz`, not one
-    for the network."""
+    """Learn a kappa for each convolution with its norm, and for the classifier, of `lorentz`."""
     init: Literal["fast", "paper"] = "fast"
-    """Initial values and parameter groups: `fast` is made to learn quickly, `paper` is the
-    reference's."""
+    """Initial values and parameter groups: `fast` learns quickly, `paper` is the reference's."""
 
     epochs: int = 20
     """Passes over the training set."""
     batch_size: int = 128
-    """Images a step. The incomplete last batch of an epoch is left out."""
+    """Images in a step. The incomplete last batch of an epoch is left out."""
     lr: float = 0.1
     """Learning rate at the start."""
     optimiser: Literal["sgd", "adamw", "muon"] = "sgd"
-    """SGD with momentum; AdamW; or Muon for the kernels and AdamW for the rest. The rates that
-    suit them differ: see README."""
+    """`muon` trains the kernels, and AdamW the rest. Each optimiser needs its own `lr`."""
     momentum: float = 0.9
-    """Momentum of SGD, of Muon, and of AdamW (its b1)."""
+    """Momentum of SGD and Muon; b1 of AdamW."""
     nesterov: bool = True
-    """Use Nesterov's form of momentum, with SGD and Muon."""
+    """Use Nesterov momentum in SGD and Muon."""
     weight_decay: float = 5e-4
-    """Coefficient of the L2 penalty, or of AdamW's and Muon's decoupled decay; which parameters it
-    touches is up to `init`."""
+    """L2 penalty of SGD, or decoupled decay of AdamW and Muon; `init` decides what decays."""
     max_turn: float | None = 0.015
-    """SGD cuts the gradient of each unit of a kernel so that a step at the rate `lr` (without
-    momentum and decay) turns its direction by at most so much, in radians; a column of the
-    classifier, which has a length of its own, moves by at most this share of it.
-    `None` for no limit. It is for `init` fast and `lorentz`, the only network with weight norm."""
+    """Largest angle in radians by which a step of SGD at `lr` turns the weights of a unit.
+    For the classifier: largest step relative to the weights' length. `None` for no limit.
+    It acts with `init` fast on `lorentz`, the only network with weight norm."""
     schedule: Literal["cosine", "step", "constant"] = "cosine"
-    """Learning rate over time: down to zero, in steps, or flat."""
+    """Learning rate over time: a cosine down to zero, steps, or constant."""
     milestones: tuple[int, ...] = (60, 120, 160)
-    """`step` schedule: the epochs after which the learning rate is multiplied by gamma."""
+    """Schedule `step`: epochs after which the learning rate drops."""
     gamma: float = 0.2
-    """`step` schedule: the factor at each milestone."""
+    """Schedule `step`: factor of each drop."""
 
     seed: int = 0
-    """Decides initial values, order of the data and augmentation."""
+    """Seed of initial values, order of the data and augmentation."""
     precision: Literal["float32", "bfloat16"] = "float32"
-    """What convolutions of `lorentz` and `euclidean` compute in. Parameters, time, means, logits
-    and loss stay float32."""
+    """Precision of the convolutions of `lorentz` and `euclidean`; the rest stays float32."""
     skip_nonfinite: int = 0
-    """Leave out up to so many steps whose loss or gradient is not finite; one more ends the run."""
+    """Leave out up to N steps whose loss or gradient is not finite; one more ends the run."""
 
     name: str | None = None
-    """Folder of the run inside `run_dir`; by default made of model, dataset and seed."""
+    """Folder of the run in `run_dir`; by default made of model, dataset and seed."""
     run_dir: Path = Path("runs")
-    """Where the folders of the runs are."""
+    """Folder of all runs."""
     overwrite: bool = False
-    """Replace the results of an earlier run with the same name."""
+    """Replace the results of an earlier run of the same name."""
     resume: bool = False
-    """Go on from the newest readable checkpoint of the run, or start if it has none."""
+    """Continue from the newest readable checkpoint of the run; start if there is none."""
     keep: int = 3
-    """How many of the last checkpoints stay; the best one on the validation images stays too."""
+    """Keep the last N checkpoints, and the best one on the validation images."""
     checkpoint_every: int | None = None
-    """Save a checkpoint every so many steps, besides the one after every epoch."""
+    """Save a checkpoint every N steps, besides that of every epoch."""
     export: bool = False
     """Compile the trained network for inference into `compiled.npz`."""
     tensorboard: bool = False
-    """Write TensorBoard events too; needs the extra `tensorboard`."""
+    """Write TensorBoard events; needs the extra `tensorboard`."""
     log_radius: bool = False
-    """Add the mean hyperbolic radius of every layer's output (the Euclidean norm in `euclidean`)
-    to `metrics.jsonl`."""
+    """Add the mean radius of every layer's output to `metrics.jsonl`."""
     diagnostics: bool = False
-    """Add how fast every kernel would turn without `max_turn`, every gradient's norm, and every
-    output's radius, scale and share of active ReLUs, of one training batch, to `metrics.jsonl`."""
+    """Add radius, scale and active ReLUs of every layer, every gradient's norm, and how fast every
+    kernel turns, of one training batch, to `metrics.jsonl`."""
     profile: bool = False
     """Write a `jax.profiler` trace of three early steps to `profile/`."""
     dry_run: bool = False
-    """Print the settings, sizes and memory, run one step, and write nothing."""
+    """Print settings, sizes and memory, run one step, and write nothing."""
 
     device: Literal["auto", "cpu", "gpu", "tpu"] = "auto"
-    """What to run on; `auto` is the best there is. The batch is split over all devices."""
+    """Device to run on; `auto` is the best one there is. All devices share the batch."""
     multihost: bool = False
-    """This process is one of several: call `jax.distributed.initialize` first."""
+    """Join several processes: call `jax.distributed.initialize` first."""
     compilation_cache: Path | None = None
     """Folder that keeps compiled programs from run to run."""
 
     def __post_init__(self) -> None:
-        for field in ("epochs", "batch_size", "width"):
-            _whole(field, getattr(self, field), 1)
-        _whole("keep", self.keep, 1)
-        for field in ("seed", "validation", "skip_nonfinite"):
-            _whole(field, getattr(self, field), 0)
-        for field, least in (("limit", 1), ("checkpoint_every", 1), ("shift", 0)):
-            if getattr(self, field) is not None:
-                _whole(field, getattr(self, field), least)
+        for field in dataclasses.fields(self):
+            name, types = field.name, get_args(field.type)
+            value: Any = getattr(self, name)
+            if value is None and NoneType in types:
+                continue
+            if get_origin(field.type) is Literal and value not in types:
+                raise ValueError(f"{name} must be one of {', '.join(types)}, got {value!r}")
+            if name in _LEAST:
+                _check_integer(name, value, _LEAST[name])
+            if name in _RANGES:
+                _check_number(name, value, *_RANGES[name])
         if not self.stages:
             raise ValueError("stages must name at least one stage")
         for blocks in self.stages:
-            _whole("every entry of stages", blocks, 1)
-        _number("kappa", self.kappa, self.kappa > 0, "positive (the curvature is -kappa)")
-        _number("lr", self.lr, self.lr > 0, "positive")
-        _number("momentum", self.momentum, 0 <= self.momentum < 1, "in [0, 1)")
-        _number("weight_decay", self.weight_decay, self.weight_decay >= 0, "at least 0")
-        if self.max_turn is not None:
-            _number("max_turn", self.max_turn, self.max_turn > 0, "positive, or None for no limit")
-        _number("gamma", self.gamma, 0 < self.gamma <= 1, "in (0, 1]")
-        _choice("model", self.model, ("lorentz", "euclidean", "hcnn", "poincare", "hcnn-paper"))
-        _choice("init", self.init, ("fast", "paper"))
-        _choice("optimiser", self.optimiser, ("sgd", "adamw", "muon"))
-        _choice("schedule", self.schedule, ("cosine", "step", "constant"))
-        _choice("precision", self.precision, ("float32", "bfloat16"))
-        _choice("device", self.device, ("auto", "cpu", "gpu", "tpu"))
+            _check_integer("every entry of stages", blocks, 1)
+        self._check_combinations()
+
+    def _check_combinations(self) -> None:
         if self.schedule == "step":
             _check_milestones(self.milestones, self.epochs)
         if self.init == "paper" and self.learn_kappa:
@@ -170,7 +164,7 @@ class TrainConfig:
 
     @property
     def run_name(self) -> str:
-        """`name`, or what the run is called without one."""
+        """`name`, or else model, dataset and seed."""
         return self.name or f"{self.model}-{self.dataset}-seed{self.seed}"
 
     @property
@@ -179,43 +173,55 @@ class TrainConfig:
         return Path(self.run_dir) / self.run_name
 
     def to_json(self) -> dict[str, Any]:
-        """The fields as plain JSON values."""
+        """Return the fields as plain JSON values."""
         return {field: _plain(value) for field, value in dataclasses.asdict(self).items()}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """The inverse of `to_json`; `TypeError` for fields of another version."""
+        """Invert `to_json`.
+
+        Raises:
+            TypeError: the fields are those of another version.
+        """
         fields = cls.__dataclass_fields__
         lacking, unknown = fields.keys() - values.keys(), values.keys() - fields.keys()
         if lacking or unknown:
-            raise TypeError(
-                "these are settings of another version: "
-                + "; ".join(
-                    f"{word} {', '.join(sorted(names))}"
-                    for word, names in (("it lacks", lacking), ("unknown fields", unknown))
-                    if names
-                )
-            )
+            parts = [f"it lacks {', '.join(sorted(lacking))}"] if lacking else []
+            parts += [f"unknown fields {', '.join(sorted(unknown))}"] if unknown else []
+            raise TypeError(f"these are settings of another version: {'; '.join(parts)}")
         tuples = {field: tuple(values[field]) for field in ("stages", "milestones")}
-        paths = {
-            field: Path(values[field])
-            for field in ("data_dir", "run_dir", "compilation_cache")
-            if values.get(field) is not None
-        }
+        folders = ("data_dir", "run_dir", "compilation_cache")
+        paths = {field: Path(values[field]) for field in folders if values[field] is not None}
         return cls(**{**values, **tuples, **paths})
 
     def decisive(self) -> dict[str, Any]:
-        """The part of `to_json` that decides the numbers: a checkpoint must agree with it."""
+        """Return the part of `to_json` that decides the numbers: a checkpoint must agree."""
         return {field: v for field, v in self.to_json().items() if field not in INDIFFERENT}
 
 
-# What may differ between a checkpoint and the run that goes on from it. `skip_nonfinite` is here so
-# that a run which stopped at a bad step can go on past it.
-INDIFFERENT = frozenset({
-    "name", "run_dir", "overwrite", "resume", "keep", "checkpoint_every", "export", "tensorboard",
-    "profile", "log_radius", "diagnostics", "dry_run", "device", "multihost", "compilation_cache",
-    "skip_nonfinite", "data_dir", "verify",
-})  # fmt: skip
+INDIFFERENT = frozenset(
+    {"data_dir", "verify", "name", "run_dir", "overwrite", "resume", "keep", "checkpoint_every"}
+    | {"export", "tensorboard", "log_radius", "diagnostics", "profile", "dry_run"}
+    | {"device", "multihost", "compilation_cache"}
+    # A run that stopped at a bad step can go on past it.
+    | {"skip_nonfinite"}
+)
+"""Fields in which a checkpoint and the run that continues it may differ."""
+
+_LEAST = {
+    **dict.fromkeys(("epochs", "batch_size", "width", "keep", "limit", "checkpoint_every"), 1),
+    **dict.fromkeys(("seed", "validation", "skip_nonfinite", "shift"), 0),
+}
+"""Fields with whole numbers, and the smallest of them."""
+
+_RANGES = {
+    "kappa": (lambda x: x > 0, "positive (the curvature is -kappa)"),
+    "lr": (lambda x: x > 0, "positive"),
+    "momentum": (lambda x: 0 <= x < 1, "in [0, 1)"),
+    "weight_decay": (lambda x: x >= 0, "at least 0"),
+    "max_turn": (lambda x: x > 0, "positive, or None for no limit"),
+    "gamma": (lambda x: 0 < x <= 1, "in (0, 1]"),
+}
 
 
 def _plain(value: Any) -> Any:
@@ -224,21 +230,16 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def _whole(field: str, value: Any, least: int) -> None:
+def _check_integer(field: str, value: Any, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{field} must be a whole number, got {value!r}")
     if value < least:
         raise ValueError(f"{field} must be at least {least}, got {value}")
 
 
-def _number(field: str, value: float, in_range: bool, range_text: str) -> None:
-    if not (math.isfinite(value) and in_range):
-        raise ValueError(f"{field} must be finite and {range_text}, got {value}")
-
-
-def _choice(field: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{field} must be one of {', '.join(choices)}, got {value!r}")
+def _check_number(field: str, value: Any, in_range: Callable[[Any], bool], text: str) -> None:
+    if not (math.isfinite(value) and in_range(value)):
+        raise ValueError(f"{field} must be finite and {text}, got {value}")
 
 
 def _check_milestones(milestones: tuple[int, ...], epochs: int) -> None:
@@ -248,27 +249,17 @@ def _check_milestones(milestones: tuple[int, ...], epochs: int) -> None:
         raise ValueError(f"no milestone of {milestones} lies before the last of {epochs} epochs")
 
 
-# The paper's: SGD with Nesterov, five-fold smaller steps at three epochs, its initial values and
-# parameter groups (points of the hyperboloid at a fifth of the rate until the first drop).
+# SGD with Nesterov momentum, five-fold smaller steps at three epochs, and the paper's own initial
+# values and parameter groups (points of the hyperboloid at a fifth of the rate until the first
+# drop).
 _PAPER: dict[str, Any] = {
-    "model": "lorentz",
-    "stages": (2, 2, 2, 2),
-    "width": 64,
-    "kappa": 1.0,
-    "init": "paper",
-    "epochs": 200,
-    "batch_size": 128,
-    "lr": 0.1,
-    "momentum": 0.9,
-    "nesterov": True,
-    "weight_decay": 5e-4,
-    "schedule": "step",
-    "milestones": (60, 120, 160),
-    "gamma": 0.2,
+    **{"model": "lorentz", "stages": (2, 2, 2, 2), "width": 64, "kappa": 1.0, "init": "paper"},
+    **{"epochs": 200, "batch_size": 128, "lr": 0.1, "schedule": "step", "gamma": 0.2},
+    **{"milestones": (60, 120, 160), "momentum": 0.9, "nesterov": True, "weight_decay": 5e-4},
 }
 
 RECIPES: dict[str, dict[str, Any]] = {
     "paper-cifar10": {"dataset": "cifar10", **_PAPER},
     "paper-cifar100": {"dataset": "cifar100", **_PAPER},
 }
-"""Fields of `TrainConfig` that a recipe sets; `TrainConfig(**RECIPES[name])` is the run."""
+"""Settings of the paper's experiments: `TrainConfig(**RECIPES[name])` is the run."""

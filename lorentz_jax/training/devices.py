@@ -1,4 +1,4 @@
-"""Where a run computes: the devices, how arrays lie on them, and what to say when they are full."""
+"""Where a run computes: devices, how arrays lie on them, and what to say when they are full."""
 
 import os
 from collections.abc import Iterator
@@ -25,11 +25,11 @@ class Placement(NamedTuple):
 
     @property
     def devices(self) -> int:
-        """Over how many devices a batch is split."""
+        """Number of devices that a batch is split over."""
         return 1 if self.batch is None else self.batch.mesh.size
 
     def everywhere(self, tree: Any) -> Any:
-        """Put a tree of arrays, equal in every process, whole on every device."""
+        """Copy a tree of arrays, equal in every process, to every device."""
         return jax.tree.map(lambda leaf: _put(leaf, self.replicated), tree)
 
     def split(self, *arrays: np.ndarray) -> tuple[Any, ...]:
@@ -38,7 +38,7 @@ class Placement(NamedTuple):
 
 
 def start(config: TrainConfig) -> None:
-    """Ready JAX for the run; before anything is computed.
+    """Ready JAX for the run, before anything is computed.
 
     Raises:
         ValueError: the device that was asked for is not there, or the other processes are not.
@@ -48,7 +48,7 @@ def start(config: TrainConfig) -> None:
     if config.device == "cpu":
         jax.config.update("jax_platforms", "cpu")
     if config.multihost:
-        _join()
+        _join_processes()
     if config.device == "auto":
         return
     try:
@@ -80,8 +80,23 @@ def place(batch_size: int) -> Placement:
 
 
 def is_main() -> bool:
-    """Whether this process is the one that prints and writes."""
+    """Tell whether this process is the one that prints and writes."""
     return jax.process_index() == 0
+
+
+def print_main(text: str) -> None:
+    """Print, in the main process only."""
+    if is_main():
+        print(text)
+
+
+def program_bytes(program: jax.stages.Compiled) -> int | None:
+    """Return the device memory of a call, arguments included; None if the backend cannot tell."""
+    memory = program.memory_analysis()
+    if memory is None:
+        return None
+    new_outputs = memory.output_size_in_bytes - memory.alias_size_in_bytes
+    return memory.argument_size_in_bytes + memory.temp_size_in_bytes + new_outputs
 
 
 @contextmanager
@@ -92,11 +107,11 @@ def explain_memory(config: TrainConfig, image_shape: tuple[int, ...]) -> Iterato
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        other = "" if config.precision == "bfloat16" else "--precision bfloat16, "
+        half = "" if config.precision == "bfloat16" else "--precision bfloat16, "
         raise OutOfMemoryError(
             f"out of memory on {jax.device_count()} x {jax.devices()[0].device_kind}: batch "
             f"{config.batch_size}, images of {'x'.join(map(str, image_shape))}, "
-            f"{config.precision}, width {config.width}; try a smaller --batch-size, {other}"
+            f"{config.precision}, width {config.width}; try a smaller --batch-size, {half}"
             "a smaller --width or more devices"
         ) from error
 
@@ -112,7 +127,7 @@ def _put(leaf: Any, sharding: NamedSharding | None) -> Any:
     return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
 
-def _join() -> None:
+def _join_processes() -> None:
     """Find the other processes: from the cluster's environment, or from three variables."""
     if jax.distributed.is_initialized():
         return
@@ -130,6 +145,6 @@ def _join() -> None:
 
 
 def _missing(device: str) -> str:
-    found = ", ".join(f"{d.platform} ({d.device_kind})" for d in jax.devices()[:4])
+    seen = ", ".join(f"{d.platform} ({d.device_kind})" for d in jax.devices()[:4])
     hint = '; for an NVIDIA GPU install "jax[cuda13]"' if device == "gpu" else ""
-    return f"no {device} found: jax {jax.__version__} sees only {found}{hint}"
+    return f"no {device} found: jax {jax.__version__} sees only {seen}{hint}"

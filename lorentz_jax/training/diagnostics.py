@@ -1,6 +1,5 @@
-"""What a network does, layer by layer: how far out it works, and in training how fast it turns."""
+"""Measure a network layer by layer: how far out it works, and how fast training turns it."""
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,22 +18,22 @@ from lorentz_jax.training.state import flatten, merge
 from lorentz_jax.training.step import Prepare, Step
 
 Choice = Callable[[Sequence[str]], bool]
-"""Whether to look at a layer, by the parts of its path."""
+"""Tells by the parts of its path whether to look at a layer."""
 
 
-def whole(layer: Sequence[str]) -> bool:
-    """The stem, blocks and their branches: a convolution together with its norm."""
+def without_convolutions(layer: Sequence[str]) -> bool:
+    """Accept the stem, the blocks and their branches: a convolution only after its norm."""
     return layer[-1] not in ("conv", "norm", "head")
 
 
 def with_convolutions(layer: Sequence[str]) -> bool:
-    """`whole`, and every convolution before its norm."""
+    """Accept what `without_convolutions` does, and every convolution before its norm."""
     # Flax captures no method that a class inherits, such as the call of HCNN's norm.
     return layer[-1] not in ("norm", "head")
 
 
-def rectified(layer: Sequence[str]) -> bool:
-    """Whether a ReLU comes next, or was the last operation, as in a block."""
+def has_relu(layer: Sequence[str]) -> bool:
+    """Tell whether a ReLU comes next, or was the last operation, as in a block."""
     return layer[-1] in ("stem", "first") or layer[-1].isdigit()
 
 
@@ -43,18 +42,24 @@ def make_radius_step(
     prepare: Prepare,
     dtype: Any = None,
     out_sharding: Any = None,
-    layers: Choice = whole,
+    layers: Choice = without_convolutions,
 ) -> Step:
     """Build `step(params, stats, images, indices, kappa=None) -> {"stages/0/0/first": radius}`.
 
-    Of the images `indices`, in evaluation mode: the mean over images and pixels of the distance of
-    the outputs to the origin, for the layers whose path `layers` accepts. Where the network has no
-    curvature that is the Euclidean norm, the limit for kappa to 0 of `asinh(s|x|)/s`.
+    A radius is the distance of a layer's outputs to the origin in evaluation mode, the mean over
+    the images `indices` and their pixels. In a flat network it is the Euclidean norm, the limit for
+    kappa to 0 of `asinh(s|x|)/s`. The step raises `TypeError` for a network without an attribute
+    `kappa`.
 
-    The step raises `TypeError` for a network without an attribute `kappa`.
+    Args:
+        graphdef: of the network, from `state.split`.
+        prepare: of the images; gets no key.
+        dtype: what the network computes in.
+        out_sharding: how the results lie on several devices.
+        layers: accepts the layers to measure.
     """
 
-    def radii(params, stats, images, indices, kappa):
+    def radii(params, stats, images, indices, kappa=None):
         model, batch = merge(graphdef, params, stats), prepare(None, images[indices])
         kappa = _network_kappa(model, kappa)
         _, outputs = _capture(model, batch, kappa, layers, dtype, train=False)
@@ -71,42 +76,50 @@ def make_diagnostic_step(
 ) -> Step:
     """Build `step(params, stats, images, labels, indices, key, kappa=None) -> {"stem/scale": ...}`.
 
-    Of the images `indices`, in training mode; nothing is updated, the running statistics neither.
-    The key is what `prepare` augments by, None for not at all. A name is a path and a measure:
+    It measures the network on the images `indices` in training mode, and updates nothing, not even
+    the running statistics. A name is a path and a measure:
 
     - of the stem, blocks and their branches: `radius` as in `make_radius_step`, and `scale`, the
       root mean square of the output's (space) coordinates;
     - of those that a ReLU follows or ends: `active`, the share of coordinates above 0;
-    - of a parameter: `gradient`, the norm of the gradient of the mean cross entropy;
-    - of a kernel a: `speed`, the root mean square over its units of |∇a|/|a|, which is how far a
-      step of SGD turns a weight-normalised direction, per learning rate, before `max_turn` limits
-      the units one by one. a = 0 counts as 0.
+    - of a parameter: `gradient`, the norm of the gradient of the mean cross-entropy;
+    - of a kernel a: `speed`, the root mean square over its units of |∇a|/|a|. So fast a step of SGD
+      turns a weight-normalised direction, per learning rate, before `max_turn` limits the units one
+      by one. a = 0 counts as 0.
 
     The step raises `TypeError` for a network without an attribute `kappa`.
+
+    Args:
+        graphdef: of the network, from `state.split`.
+        prepare: gets the step's `key` to augment by, None for not at all.
+        dtype: what the network computes in.
+        out_sharding: how the results lie on several devices.
     """
 
-    def diagnose(params, stats, images, labels, indices, key, kappa):
+    def diagnose(params, stats, images, labels, indices, key, kappa=None):
         batch, targets = prepare(key, images[indices]), labels[indices]
 
         def loss_fn(params):
             model = merge(graphdef, params, stats)
-            own = _network_kappa(model, kappa)
-            curvature = functools.partial(_kappa_at, model, kappa=own)
-            logits, outputs = _capture(model, batch, own, whole, dtype, train=True)
-            return cross_entropy(logits, targets).mean(), _measure(outputs, curvature)
+            network_kappa = _network_kappa(model, kappa)
+            logits, outputs = _capture(
+                model, batch, network_kappa, without_convolutions, dtype, train=True
+            )
+            measures = _measure(outputs, lambda layer: _kappa_at(model, layer, network_kappa))
+            return cross_entropy(logits, targets).mean(), measures
 
-        gradients, found = jax.grad(loss_fn, has_aux=True)(params)
+        gradients, measures = jax.grad(loss_fn, has_aux=True)(params)
         for path, gradient in gradients.items():
-            found[f"{path}/gradient"] = jnp.linalg.norm(gradient)
+            measures[f"{path}/gradient"] = jnp.linalg.norm(gradient)
             if leaf_name(path) == "kernel":
-                found[f"{path}/speed"] = _speed(params[path], gradient)
-        return found
+                measures[f"{path}/speed"] = _speed(params[path], gradient)
+        return measures
 
     return Step(diagnose, out_sharding)
 
 
 def _network_kappa(model: Any, kappa: Any) -> Any:
-    """What the network is called with; None in a flat one, and where each layer has its own."""
+    """The kappa to pass to the network; None if it is flat or its layers own theirs."""
     if not hasattr(model, "kappa"):
         raise TypeError(
             f"expected a network with an attribute kappa (None for a flat one), got "
@@ -118,42 +131,40 @@ def _network_kappa(model: Any, kappa: Any) -> Any:
 
 
 def _kappa_at(model: Any, layer: str, kappa: Any) -> Any:
-    """What an output is a point of: `kappa`, or the layer's own (of a block, its branch's)."""
+    """The kappa of the hyperboloid that a layer's output lies on; `kappa` unless it owns one."""
     return model.kappa_at(layer, kappa) if isinstance(model, ResNet) else kappa
 
 
 def _capture(
     model: Any, batch: Array, kappa: Any, layers: Choice, dtype: Any, train: bool
 ) -> tuple[Array, dict[str, Array]]:
-    """Logits, and what the layers give out on the way, by path.
-
-    Where the network or a layer calls a kappa of its own, that is no layer.
-    """
+    """The logits, and the outputs of the accepted layers by path."""
     options = {} if dtype is None else {"dtype": dtype}
     run = nnx.capture(model, nnx.Intermediate, method_outputs=nnx.Intermediate)
     logits, captured = run(batch, train=train, kappa=kappa, **options)
-    found = {}
+    outputs = {}
     for path, values in flatten(captured).items():
         *layer, method = path.split("/")
+        # A `Kappa` module is called too, and is no layer.
         if method == "__call__" and layer and layer[-1] != "kappa" and layers(layer):
             points = values[-1]
-            found["/".join(layer)] = points.astype(compute_dtype(points.dtype))
-    return logits, found
+            outputs["/".join(layer)] = points.astype(compute_dtype(points.dtype))
+    return logits, outputs
 
 
-def _measure(outputs: dict[str, Array], curvature: Callable[[str], Any]) -> dict[str, Array]:
-    found = {}
+def _measure(outputs: dict[str, Array], kappa_at: Callable[[str], Any]) -> dict[str, Array]:
+    measures = {}
     for layer, points in jax.lax.stop_gradient(outputs).items():
-        found[f"{layer}/radius"] = _radius(points, jax.lax.stop_gradient(curvature(layer)))
-        found[f"{layer}/scale"] = jnp.sqrt(jnp.mean(points**2))
-        if rectified(layer.split("/")):
-            found[f"{layer}/active"] = jnp.mean(points > 0, dtype=points.dtype)
-    return found
+        measures[f"{layer}/radius"] = _radius(points, jax.lax.stop_gradient(kappa_at(layer)))
+        measures[f"{layer}/scale"] = jnp.sqrt(jnp.mean(points**2))
+        if has_relu(layer.split("/")):
+            measures[f"{layer}/active"] = jnp.mean(points > 0, dtype=points.dtype)
+    return measures
 
 
 def _radius(points: Array, kappa: Any) -> Array:
-    norm = jnp.linalg.norm(points, axis=-1) if kappa is None else geometry.dist0(points, kappa)
-    return jnp.mean(norm)
+    distances = jnp.linalg.norm(points, axis=-1) if kappa is None else geometry.dist0(points, kappa)
+    return jnp.mean(distances)
 
 
 def _speed(kernel: Array, gradient: Array) -> Array:

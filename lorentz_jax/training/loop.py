@@ -1,4 +1,4 @@
-"""The loop over epochs and steps, from wherever a run stands to its end."""
+"""The loop over epochs and steps, from where a run stands to its end."""
 
 import dataclasses
 import math
@@ -25,25 +25,28 @@ class NonFiniteLossError(ArithmeticError):
 
 
 class Terminated(Exception):
-    """The process was asked to end (SIGTERM); a checkpoint is saved, its place is the message."""
+    """The process was asked to end (SIGTERM); the message says where the checkpoint is."""
 
 
 @dataclasses.dataclass
 class Progress:
-    """Where a run stands: with the state, all that a checkpoint needs to go on."""
+    """Where a run stands: with the state, all that a checkpoint needs to go on.
+
+    Attributes:
+        epoch: the current epoch, from 1.
+        losses: of the steps of this epoch so far; None for a skipped one.
+        correct: right predictions in those steps.
+        skipped: skipped steps of the whole run.
+        history: the rows of `metrics.jsonl`.
+        best: epoch, step and accuracy that are the best on the validation images.
+    """
 
     epoch: int = 1
-    """The current epoch, from 1."""
     losses: list[float | None] = dataclasses.field(default_factory=list)
-    """Of the steps of this epoch so far; None for a skipped one."""
     correct: int = 0
-    """Right predictions in those steps."""
     skipped: int = 0
-    """Skipped steps of the whole run."""
     history: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    """The rows of `metrics.jsonl`."""
     best: dict[str, Any] | None = None
-    """Epoch, step and accuracy that are the best on the validation images."""
 
     def finish_epoch(self, row: dict[str, Any]) -> None:
         """Move on to the next epoch. Of equally good epochs the first stays the best."""
@@ -55,7 +58,7 @@ class Progress:
 
 
 def epoch_batches(seed: int, epoch: int, count: int, batch_size: int) -> np.ndarray:
-    """Indices `(count // batch_size, batch_size)` of one epoch, shuffled by `(seed, epoch)`."""
+    """Return the indices `(count // batch_size, batch_size)` of an epoch, shuffled by the seed."""
     order = np.random.default_rng((seed, epoch)).permutation(count).astype(np.int32)
     steps = count // batch_size
     return order[: steps * batch_size].reshape(steps, batch_size)
@@ -63,23 +66,29 @@ def epoch_batches(seed: int, epoch: int, count: int, batch_size: int) -> np.ndar
 
 @dataclasses.dataclass
 class Loop:
-    """The rest of a run."""
+    """The rest of a run.
+
+    Attributes:
+        config, program: of the run.
+        progress: where it stands; moves on.
+        store: gets the checkpoints.
+        on_row: called with the row of every epoch, before its checkpoint is saved.
+        stop: called once a step; tells whether to save and stop after it.
+    """
 
     config: TrainConfig
     program: Program
     progress: Progress
     store: Store
     on_row: Callable[[dict[str, Any]], None]
-    """Takes the row of every epoch, before its checkpoint is saved."""
     stop: Callable[[int], bool]
-    """Whether to save and stop after this step; asked once a step."""
 
     def run(self, state: TrainState) -> TrainState:
         """Train to the end of the last epoch.
 
         Raises:
             NonFiniteLossError: a step beyond `skip_nonfinite`, or an evaluation, is not finite.
-            Terminated: `stop` said so.
+            Terminated: `stop` asked for it.
         """
         config, plan, progress = self.config, self.program.plan, self.progress
         done = (progress.epoch - 1) * plan.steps_per_epoch + len(progress.losses)
@@ -95,7 +104,7 @@ class Loop:
             for epoch in range(progress.epoch, config.epochs + 1):
                 start = time.perf_counter()
                 state = self._train_epoch(state)
-                row = self._row(state, epoch, start)
+                row = self._evaluate_epoch(state, epoch, start)
                 if is_main():
                     self.bar.write(epoch_line(row, config.epochs))
                 progress.finish_epoch(row)
@@ -107,7 +116,7 @@ class Loop:
         return state
 
     def _train_epoch(self, state: TrainState) -> TrainState:
-        """The steps of the current epoch that are left."""
+        """Take the steps of the current epoch that are left."""
         plan, progress = self.program.plan, self.progress
         count, every = len(plan.dataset.train_labels), self.config.checkpoint_every
         batches = epoch_batches(self.config.seed, progress.epoch, count, plan.batch_size)
@@ -118,23 +127,23 @@ class Loop:
             self.profile.at_step()
             state, current = self.program.train(state, batches[position])
             if pending is not None:
-                self._note(step - 1, pending)
-            pending = current  # noted one step late, so that the device never waits for the host
+                self._record(step - 1, pending)
+            pending = current  # read one step late, so that the device never waits for the host
             if position + 1 == len(batches):
                 continue  # the epoch's own checkpoint is next
             stop = self.stop(step)
             if stop or (every is not None and step % every == 0):
-                self._note(step, pending)
+                self._record(step, pending)
                 pending = None
                 self._save(state)
             if stop:
                 self._terminate(step)
         if pending is not None:
-            self._note(before + len(batches), pending)
+            self._record(before + len(batches), pending)
         return state
 
-    def _note(self, step: int, result: StepMetrics) -> None:
-        """Take the result of a step into account."""
+    def _record(self, step: int, result: StepMetrics) -> None:
+        """Add the result of a step to the progress, and refuse one skipped step too many."""
         loss, progress = float(result.loss), self.progress
         if bool(result.finite):
             progress.losses.append(loss)
@@ -142,23 +151,24 @@ class Loop:
         else:
             progress.losses.append(None)
             progress.skipped += 1
-            what = "a gradient" if math.isfinite(loss) else "the loss"
-            value = "not finite" if math.isfinite(loss) else loss
+            cause, value = (
+                ("a gradient", "not finite") if math.isfinite(loss) else ("the loss", loss)
+            )
             if progress.skipped > self.config.skip_nonfinite:
                 before = f" and {progress.skipped - 1} before it" if progress.skipped > 1 else ""
-                self._fail(f"{what} at step {step}{before} is {value}")
+                self._fail(f"{cause} at step {step}{before} is {value}")
             if is_main():
-                self.bar.write(f"warning: skipped step {step}: {what} is {value}")
+                self.bar.write(f"warning: skipped step {step}: {cause} is {value}")
         images = self.program.plan.batch_size
         seen = images * max(1, len(progress.losses) - progress.losses.count(None))
         accuracy = progress.correct / seen
         self.bar.set_postfix(loss=f"{loss:.3f}", accuracy=f"{accuracy:.3f}", refresh=False)
         self.bar.update(images)
 
-    def _row(self, state: TrainState, epoch: int, start: float) -> dict[str, Any]:
-        """Evaluate the end of an epoch: a row of `metrics.jsonl`."""
+    def _evaluate_epoch(self, state: TrainState, epoch: int, start: float) -> dict[str, Any]:
+        """Evaluate the network after an epoch; returns a row of `metrics.jsonl`."""
         plan, progress = self.program.plan, self.progress
-        middle = time.perf_counter()
+        trained = time.perf_counter()
         split = "validation" if self.config.validation else "test"
         result = self.program.evaluate(state.params, state.stats, split)
         step = epoch * plan.steps_per_epoch
@@ -184,8 +194,8 @@ class Loop:
             "lr": float(self.program.schedule(max(step - 1 - progress.skipped, 0))),
             "skipped_steps": len(progress.losses) - len(losses),
             **{name: values for name, values in measured.items() if values},
-            "train_seconds": middle - start,
-            "eval_seconds": time.perf_counter() - middle,
+            "train_seconds": trained - start,
+            "eval_seconds": time.perf_counter() - trained,
         }
 
     def _save(self, state: TrainState) -> None:

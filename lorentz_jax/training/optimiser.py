@@ -14,7 +14,7 @@ from lorentz_jax.training.config import TrainConfig
 
 
 def describe_decay(params: Mapping[str, Array], config: TrainConfig) -> str:
-    """One line that says how much of the model weight decay acts on."""
+    """Say in one line how much of the model decays."""
     mask = decay_mask(params, config.init)
     decayed = [params[path] for path, decays in mask.items() if decays]
     return (
@@ -26,7 +26,10 @@ def describe_decay(params: Mapping[str, Array], config: TrainConfig) -> str:
 def make_schedule(
     config: TrainConfig, steps_per_epoch: int, lr: Any = None
 ) -> Callable[[Any], Array]:
-    """Learning rate by step, from 0 to `epochs * steps_per_epoch - 1`, starting at `lr`."""
+    """Return the learning rate by step, from 0 to `epochs * steps_per_epoch - 1`.
+
+    It starts at `lr`, which may be traced, by default `config.lr`.
+    """
     lr = config.lr if lr is None else lr
     schedule = optax.constant_schedule(lr)
     if config.schedule == "cosine":
@@ -42,10 +45,10 @@ def make_schedule(
 def make_optimiser(
     config: TrainConfig, params: Mapping[str, Any], steps_per_epoch: int, lr: Any = None
 ) -> optax.GradientTransformationExtraArgs:
-    """The optimiser of the config, with the groups of `GROUPS[config.init]`.
+    """Return the optimiser of the config, with the groups of `optim.GROUPS[config.init]`.
 
-    `lr`, which may be traced, stands for `config.lr`. `update(..., kappa=...)` sets the kappa of
-    the Riemannian group; it is `config.kappa` without.
+    `lr` is as for `make_schedule`. `update(..., kappa=...)` sets the kappa of the Riemannian group,
+    which is `config.kappa` without.
     """
     lr = config.lr if lr is None else lr
     schedule = make_schedule(config, steps_per_epoch, lr)

@@ -1,4 +1,4 @@
-"""What a run says and leaves: lines, events, summary, pictures, the compiled network."""
+"""What a run says and leaves: console lines, summary, exported network, events, trace, plots."""
 
 import importlib
 import importlib.util
@@ -10,24 +10,68 @@ from typing import Any
 import jax
 import numpy as np
 
-from lorentz_jax.metrics import show
+from lorentz_jax import inference
+from lorentz_jax.metrics import format_metric
 from lorentz_jax.training import run_directory
-from lorentz_jax.training.build import Program
+from lorentz_jax.training.build import Plan, Program, augmentation
 from lorentz_jax.training.config import TrainConfig
+from lorentz_jax.training.devices import program_bytes
+from lorentz_jax.training.optimiser import describe_decay
 from lorentz_jax.training.state import Arrays, merge
+
+# --- console --------------------------------------------------------------------------------
+
+
+def describe_plan(config: TrainConfig, plan: Plan) -> str:
+    """Say what will be trained on what, in a few lines."""
+    count, devices = len(plan.dataset.train_labels), plan.placement.devices
+    shift, flip = augmentation(config)
+    validation = f"{config.validation} validation, " if config.validation else ""
+    lines = [
+        f"{plan.dataset.name}: {count} training, {validation}"
+        f"{len(plan.dataset.test_labels)} test images",
+        f"augmentation: moved by up to {shift} pixels{', half of them mirrored' if flip else ''}",
+        f"{config.model}: {plan.parameters:,} parameters, "
+        f"{describe_decay(plan.state.params, config)}",
+    ]
+    if plan.batch_size < config.batch_size:
+        lines.insert(
+            0, f"notice: only {count} training images, so the batch size is {plan.batch_size}"
+        )
+    if devices > 1:
+        lines.append(f"{devices} devices, {plan.batch_size // devices} images each")
+    return "\n".join(lines)
+
+
+def describe_step(config: TrainConfig, program: Program, loss: float, seconds: float) -> str:
+    """Say what a training step costs, in a few lines."""
+    memory, steps = program_bytes(program.train_step), program.plan.steps_per_epoch
+    size = "unknown" if memory is None else f"{memory / 2**20:.1f} MiB a device"
+    return (
+        f"memory of a training step, the training images included: {size}\n"
+        f"{steps} steps an epoch, {steps * config.epochs} in all\n"
+        f"compiled in {program.compile_seconds:.1f} s; one step: {seconds:.3f} s, loss {loss:.4f}"
+    )
 
 
 def epoch_line(row: dict[str, Any], epochs: int) -> str:
-    """A row of `metrics.jsonl` as a line for people."""
-    other = "validation" if "validation_loss" in row else "test"
+    """Return a row of `metrics.jsonl` as a line for people."""
+    split = "validation" if "validation_loss" in row else "test"
     skipped = f"  skipped {row['skipped_steps']}" if row["skipped_steps"] else ""
+    train_loss, train_accuracy, loss, accuracy = (
+        format_metric(row[f"{part}_{name}"])
+        for part in ("train", split)
+        for name in ("loss", "accuracy")
+    )
     return (
         f"epoch {row['epoch']:>{len(str(epochs))}}/{epochs}"
-        f"  loss {show(row['train_loss'])}  accuracy {show(row['train_accuracy'])}"
-        f"  {other} loss {show(row[f'{other}_loss'])}"
-        f"  {other} accuracy {show(row[f'{other}_accuracy'])}"
+        f"  loss {train_loss}  accuracy {train_accuracy}"
+        f"  {split} loss {loss}  {split} accuracy {accuracy}"
         f"  lr {row['lr']:.2g}{skipped}  {row['train_seconds'] + row['eval_seconds']:.1f} s"
     )
+
+
+# --- summary and exported network -----------------------------------------------------------
 
 
 def summarise_run(
@@ -35,19 +79,20 @@ def summarise_run(
     program: Program,
     history: list[dict[str, Any]],
     test: dict[str, Any],
-    selected: int,
+    epoch: int,
     seconds: float,
 ) -> dict[str, Any]:
-    """The content of `summary.json`; `test` and `selected` belong to the reported epoch."""
-    last, chosen, device = history[-1], history[selected - 1], jax.devices()[0]
-    validated = {k: chosen[k] for k in ("validation_accuracy", "validation_loss") if k in chosen}
+    """Return the content of `summary.json`; `test` and `epoch` are those of the reported state."""
+    last, reported, device = history[-1], history[epoch - 1], jax.devices()[0]
+    names = ("validation_accuracy", "validation_loss")
+    validation = {name: reported[name] for name in names if name in reported}
     return {
         "test_accuracy": test["accuracy"],
         "test_loss": test["loss"],
         "test_count": test["count"],
         "test_class_accuracy": test["class_accuracy"],
-        **validated,
-        "selected_epoch": selected,
+        **validation,
+        "selected_epoch": epoch,
         "train_loss": last["train_loss"],
         "train_accuracy": last["train_accuracy"],
         "epochs": last["epoch"],
@@ -73,9 +118,9 @@ def write_results(
     confusion: list[list[int]],
     summary: dict[str, Any],
 ) -> None:
-    """Write the pictures and, last, `summary.json`: it marks a finished training."""
+    """Write the pictures and, last, `summary.json`, which marks a finished training."""
     save_curves(config.path / "curves.png", history, config.run_name)
-    title = f"{config.run_name}: test accuracy {show(summary['test_accuracy'])}"
+    title = f"{config.run_name}: test accuracy {format_metric(summary['test_accuracy'])}"
     save_confusion(config.path / "confusion.png", confusion, title)
     run_directory.write_json(config.path / "summary.json", summary)
 
@@ -86,10 +131,8 @@ def export_run(
     """Compile the trained network for inference into `compiled.npz`; returns its path.
 
     Raises:
-        TypeError: a network that has no compiled form.
+        TypeError: the network has no compiled form.
     """
-    from lorentz_jax import inference
-
     info = {
         "dataset": config.dataset,
         "test_accuracy": summary["test_accuracy"],
@@ -101,33 +144,7 @@ def export_run(
     return path
 
 
-class Events:
-    """TensorBoard events of a run, or nothing at all if they are off."""
-
-    def __init__(self, path: Path, on: bool, first_step: int) -> None:
-        self._writer: Any = None
-        if on:
-            writer = importlib.import_module("tensorboardX").SummaryWriter
-            self._writer = writer(str(path), purge_step=first_step)
-
-    def write(self, row: dict[str, Any]) -> None:
-        """Every number of a row of `metrics.jsonl`, at its step."""
-        if self._writer is None:
-            return
-        inner = {
-            f"{group}/{name}": value
-            for group in ("radius", "diagnostics")
-            for name, value in row.get(group, {}).items()
-        }
-        for name, value in {**row, **inner}.items():
-            if isinstance(value, (int, float)) and name != "step":
-                self._writer.add_scalar(name, value, row["step"])
-        self._writer.flush()
-
-    def close(self) -> None:
-        """Finish the file."""
-        if self._writer is not None:
-            self._writer.close()
+# --- TensorBoard and profiler ---------------------------------------------------------------
 
 
 def check_extras(config: TrainConfig) -> None:
@@ -142,6 +159,69 @@ def check_extras(config: TrainConfig) -> None:
         )
 
 
+class Events:
+    """TensorBoard events of a run, or nothing at all if they are off."""
+
+    def __init__(self, path: Path, on: bool, first_step: int) -> None:
+        self._writer: Any = None
+        if on:
+            writer = importlib.import_module("tensorboardX").SummaryWriter
+            self._writer = writer(str(path), purge_step=first_step)
+
+    def write(self, row: dict[str, Any]) -> None:
+        """Write every number of a row of `metrics.jsonl`, at its step."""
+        if self._writer is None:
+            return
+        groups = {
+            f"{group}/{name}": value
+            for group in ("radius", "diagnostics")
+            for name, value in row.get(group, {}).items()
+        }
+        for name, value in {**row, **groups}.items():
+            if isinstance(value, (int, float)) and name != "step":
+                self._writer.add_scalar(name, value, row["step"])
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Finish the file."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+class Profile:
+    """Trace the steps `FIRST .. LAST - 1` of the process into a folder; nothing without a folder.
+
+    The first step, number 0, is not typical.
+    """
+
+    FIRST, LAST = 2, 5
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder, self._step, self._tracing = folder, 0, False
+
+    def at_step(self) -> None:
+        """Note that a step begins."""
+        if self._folder is not None and self._step == self.FIRST:
+            jax.profiler.start_trace(self._folder)
+            self._tracing = True
+        if self._step == self.LAST:
+            self._stop()
+        self._step += 1
+
+    def __enter__(self) -> "Profile":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
+        if self._tracing:
+            jax.profiler.stop_trace()
+            self._tracing = False
+
+
+# --- pictures -------------------------------------------------------------------------------
+
 # Blue and vermilion of the Okabe-Ito palette: distinct for every common colour vision.
 TRAIN, HELD_OUT = "#0072B2", "#D55E00"
 
@@ -150,14 +230,14 @@ def save_curves(path: Path, history: Sequence[dict[str, Any]], title: str) -> No
     """Draw loss and accuracy by epoch, from the lines of `metrics.jsonl`, into a PNG."""
     figure = _figure(9, 3.6)
     figure.suptitle(title)
-    other = "validation" if "validation_loss" in history[0] else "test"
+    held_out = "validation" if "validation_loss" in history[0] else "test"
     epochs = [row["epoch"] for row in history]
     panels = (("loss", "cross-entropy (nats)"), ("accuracy", "accuracy"))
     for axes, (quantity, label) in zip(figure.subplots(1, 2), panels, strict=True):
-        for split, colour, style in (("train", TRAIN, "o-"), (other, HELD_OUT, "s--")):
+        for split, colour, style in (("train", TRAIN, "o-"), (held_out, HELD_OUT, "s--")):
             values = [row[f"{split}_{quantity}"] for row in history]
-            known = [float("nan") if value is None else value for value in values]
-            axes.plot(epochs, known, style, color=colour, markersize=4, label=split)
+            numbers = [math.nan if value is None else value for value in values]
+            axes.plot(epochs, numbers, style, color=colour, markersize=4, label=split)
         axes.set_xlabel("epoch")
         axes.set_ylabel(label)
         axes.xaxis.get_major_locator().set_params(integer=True)
@@ -195,34 +275,3 @@ def _figure(width: float, height: float) -> Any:
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
-
-
-# Counted from the first step of the process, which is not typical.
-FIRST, LAST = 2, 5
-
-
-class Profile:
-    """Traces the steps `FIRST .. LAST - 1` into a folder, or nothing without a folder."""
-
-    def __init__(self, folder: Path | None) -> None:
-        self._folder, self._step, self._tracing = folder, 0, False
-
-    def at_step(self) -> None:
-        """Tell that a step begins."""
-        if self._folder is not None and self._step == FIRST:
-            jax.profiler.start_trace(self._folder)
-            self._tracing = True
-        if self._step == LAST:
-            self._stop()
-        self._step += 1
-
-    def __enter__(self) -> "Profile":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._stop()
-
-    def _stop(self) -> None:
-        if self._tracing:
-            jax.profiler.stop_trace()
-            self._tracing = False

@@ -4,69 +4,84 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import numpy as np
 from jax.experimental import multihost_utils
 
 from lorentz_jax import data
-from lorentz_jax.metrics import show
 from lorentz_jax.training import checkpoint, devices, report, run_directory
-from lorentz_jax.training.build import Plan, compile_plan, plan_run, say
+from lorentz_jax.training.build import Plan, compile_program, make_plan
 from lorentz_jax.training.checkpoint import Store
 from lorentz_jax.training.config import TrainConfig
-from lorentz_jax.training.devices import OutOfMemoryError
+from lorentz_jax.training.devices import OutOfMemoryError, is_main, print_main
 from lorentz_jax.training.loop import Loop, NonFiniteLossError, Progress, Terminated
 from lorentz_jax.training.state import TrainState
 
-__all__ = [
-    "NonFiniteLossError", "OutOfMemoryError", "Terminated", "dry_run", "say", "show", "train",
-]  # fmt: skip
+__all__ = ["NonFiniteLossError", "OutOfMemoryError", "Terminated", "dry_run", "train"]
 
 
 def train(config: TrainConfig) -> dict[str, Any]:
-    """Train, evaluate on the test set after every epoch, and write the files of the run.
+    """Train a network as `train.py` does: print the progress and write the files of the run.
 
     `config.path` gets `config.json`, `metrics.jsonl` (one line an epoch), `checkpoints/`, pictures
-    and, last, `summary.json`, whose content is returned. With `config.validation` the test set is
-    used once, at the end, with the parameters of the epoch that was best on the validation images;
-    without, it is evaluated after every epoch, and the reported network is that of the last one:
-    nothing is ever selected on the test set. The same config on the same CPU gives the same bits,
-    interrupted and resumed or not.
+    and, last, `summary.json`. The same config on the same CPU gives the same bits, interrupted and
+    resumed or not.
+
+    With `config.validation` the network of the best epoch on the validation images is reported, and
+    the test set is used once, at the end. Without, the test set is evaluated after every epoch, and
+    the network of the last one is reported. Nothing is ever selected on the test set.
+
+    Args:
+        config: all settings.
+
+    Returns:
+        The content of `summary.json`: `test_accuracy`, `test_loss`, `steps`, `seconds` and more.
 
     Raises:
-        ValueError: a config, a dataset, a device or a checkpoint that does not fit; no file was
-            touched.
+        ValueError: a config, a dataset, a device or a checkpoint does not fit; no file was touched.
         OSError: the folder is taken or cannot be written, or a checkpoint cannot.
         NonFiniteLossError: the loss or a gradient of a step is NaN or infinite.
         OutOfMemoryError: a device is full.
         Terminated: SIGTERM came; a checkpoint is saved.
+
+    >>> summary = train(TrainConfig(name="digits"))  # doctest: +SKIP
+    >>> round(summary["test_accuracy"], 2)  # doctest: +SKIP
+    0.99
     """
     start = time.perf_counter()
-    dataset = _ready(config)
+    dataset = _prepare(config)
     with devices.explain_memory(config, dataset.train_images.shape[1:]):
         return _train(config, dataset, start)
 
 
 def _train(config: TrainConfig, dataset: data.Dataset, start: float) -> dict[str, Any]:
-    plan = plan_run(config, dataset)
-    state, progress = _resume(config, plan)
-    program = compile_plan(config, plan)
-    if devices.is_main():
+    plan = make_plan(config, dataset)
+    print_main(report.describe_plan(config, plan))
+    state, progress = _starting_point(config, plan)
+    print_main("compiling the steps")
+    program = compile_program(config, plan)
+    if is_main():
         run_directory.start(config.path, config.to_json(), keep=config.resume)
         run_directory.write_jsonl(config.path / "metrics.jsonl", progress.history)
     with (
-        _store(config, progress) as store,
-        _rows(config, progress) as on_row,
-        _sigterm(config) as stop,
+        _open_store(config, progress) as store,
+        closing(_open_events(config, progress)) as events,
+        _sigterm_watcher(config) as stop,
     ):
+
+        def on_row(row: dict[str, Any]) -> None:
+            if is_main():
+                run_directory.append_jsonl(config.path / "metrics.jsonl", row)
+            events.write(row)
+
         state = Loop(config, program, progress, store, on_row, stop).run(state)
-        state, selected = _select(state, progress, store)
+        state, epoch = _reported_state(state, progress, store)
     test = program.evaluate(state.params, state.stats, "test")
     seconds = time.perf_counter() - start
-    summary = report.summarise_run(config, program, progress.history, test, selected, seconds)
-    if devices.is_main():
+    summary = report.summarise_run(config, program, progress.history, test, epoch, seconds)
+    if is_main():
         report.write_results(config, progress.history, test["confusion"], summary)
         if config.export:
             report.export_run(config, plan.graphdef, state.params, state.stats, summary)
@@ -76,29 +91,32 @@ def _train(config: TrainConfig, dataset: data.Dataset, start: float) -> dict[str
 def dry_run(config: TrainConfig) -> None:
     """Print settings, sizes and memory, and run one step; writes nothing.
 
+    Args:
+        config: all settings, also those of what `train` would write.
+
     Raises:
         ValueError, OSError, OutOfMemoryError: as `train`.
         NonFiniteLossError: the loss or a gradient of the step is not finite.
+
+    >>> dry_run(TrainConfig(stages=(2, 2, 2, 2), width=64))  # doctest: +SKIP
     """
-    dataset = _ready(config)
+    dataset = _prepare(config)
     for field, value in config.to_json().items():
-        say(f"{field:>18} {value}")
+        print_main(f"{field:>18} {value}")
     with devices.explain_memory(config, dataset.train_images.shape[1:]):
-        plan = plan_run(config, dataset)
-        program = compile_plan(config, plan)
+        plan = make_plan(config, dataset)
+        print_main(report.describe_plan(config, plan))
+        print_main("compiling the steps")
+        program = compile_program(config, plan)
         start = time.perf_counter()
         _, result = program.train(plan.state, np.arange(plan.batch_size, dtype=np.int32))
         loss, seconds = float(result.loss), time.perf_counter() - start
     if not bool(result.finite):
         raise NonFiniteLossError(f"the loss of the first step is {loss}, or a gradient not finite")
-    memory = program.train_step.bytes
-    size = "unknown" if memory is None else f"{memory / 2**20:.1f} MiB a device"
-    say(f"memory of a training step, the training images included: {size}")
-    say(f"{plan.steps_per_epoch} steps an epoch, {plan.steps_per_epoch * config.epochs} in all")
-    say(f"compiled in {program.compile_seconds:.1f} s; one step: {seconds:.3f} s, loss {loss:.4f}")
+    print_main(report.describe_step(config, program, loss, seconds))
 
 
-def _ready(config: TrainConfig) -> data.Dataset:
+def _prepare(config: TrainConfig) -> data.Dataset:
     """Refuse what can be refused at once, ready the devices, and open the dataset."""
     report.check_extras(config)
     if config.resume:
@@ -111,23 +129,23 @@ def _ready(config: TrainConfig) -> data.Dataset:
     )
 
 
-def _resume(config: TrainConfig, plan: Plan) -> tuple[TrainState, Progress]:
-    """The newest checkpoint, or the beginning."""
+def _starting_point(config: TrainConfig, plan: Plan) -> tuple[TrainState, Progress]:
+    """The newest checkpoint if the run is resumed, else the beginning."""
     if not config.resume:
         return plan.state, Progress()
     expected = {"config": config.decisive(), "classes": plan.dataset.num_classes}
-    found = checkpoint.restore(config.path / run_directory.CHECKPOINTS, plan.state, expected)
-    if found is None:
-        say(f"notice: no checkpoint in {config.path}, so the run starts from the beginning")
+    newest = checkpoint.restore(config.path / run_directory.CHECKPOINTS, plan.state, expected)
+    if newest is None:
+        print_main(f"notice: no checkpoint in {config.path}, so the run starts from the beginning")
         return plan.state, Progress()
-    state, meta = found
+    state, meta = newest
     progress = Progress(**meta["progress"])
     done = ", the end: nothing is left to train" if progress.epoch > config.epochs else ""
-    say(f"resumed from step {meta['step']}{done}")
+    print_main(f"resumed from step {meta['step']}{done}")
     return state, progress
 
 
-def _select(state: TrainState, progress: Progress, store: Store) -> tuple[TrainState, int]:
+def _reported_state(state: TrainState, progress: Progress, store: Store) -> tuple[TrainState, int]:
     """The state to report, and its epoch: the best on the validation images, or the last."""
     best = progress.best
     if best is None:
@@ -138,7 +156,7 @@ def _select(state: TrainState, progress: Progress, store: Store) -> tuple[TrainS
 
 
 @contextmanager
-def _store(config: TrainConfig, progress: Progress) -> Iterator[Store]:
+def _open_store(config: TrainConfig, progress: Progress) -> Iterator[Store]:
     store = Store(config.path / run_directory.CHECKPOINTS, config.keep)
     store.best = progress.best["step"] if progress.best else None
     try:
@@ -148,27 +166,15 @@ def _store(config: TrainConfig, progress: Progress) -> Iterator[Store]:
         store.close()
 
 
-@contextmanager
-def _rows(config: TrainConfig, progress: Progress) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Where the row of each epoch goes."""
-    on = config.tensorboard and devices.is_main()
-    first = progress.history[-1]["step"] + 1 if progress.history else 0
-    events = report.Events(config.path / "tensorboard", on, first)
-
-    def take(row: dict[str, Any]) -> None:
-        if devices.is_main():
-            run_directory.append_jsonl(config.path / "metrics.jsonl", row)
-        events.write(row)
-
-    try:
-        yield take
-    finally:
-        events.close()
+def _open_events(config: TrainConfig, progress: Progress) -> report.Events:
+    first_step = progress.history[-1]["step"] + 1 if progress.history else 0
+    on = config.tensorboard and is_main()
+    return report.Events(config.path / "tensorboard", on, first_step)
 
 
 @contextmanager
-def _sigterm(config: TrainConfig) -> Iterator[Callable[[int], bool]]:
-    """Whether SIGTERM came, by step; until the loop begins it ends the process as usual."""
+def _sigterm_watcher(config: TrainConfig) -> Iterator[Callable[[int], bool]]:
+    """A function that tells by step whether SIGTERM came; outside SIGTERM ends the process."""
     if config.multihost:
         # All processes must save the same step: JAX passes the news on and agrees on one.
         yield multihost_utils.reached_preemption_sync_point

@@ -1,8 +1,7 @@
-"""The folder of a run: refused when taken, written so that a kill leaves whole files."""
+"""The folder of a run: refuse one in use, and write its files so that a kill leaves whole ones."""
 
 import importlib.metadata
 import json
-import os
 import platform
 import shutil
 import tempfile
@@ -10,28 +9,32 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from lorentz_jax import _version
+from lorentz_jax._src.output import write_atomic
+
 CHECKPOINTS = "checkpoints"
-FILES = (
-    "config.json", "metrics.jsonl", "summary.json", "curves.png", "confusion.png", "compiled.npz",
-)  # fmt: skip
+PICTURES = ("curves.png", "confusion.png")
+FILES = ("config.json", "metrics.jsonl", "summary.json", "compiled.npz", *PICTURES)
 FOLDERS = (CHECKPOINTS, "tensorboard", "profile")
-RESULTS = FILES + FOLDERS
 
 
 def check_free(path: Path, overwrite: bool, resume: bool = False) -> None:
     """Refuse a folder that holds results or cannot be written, before any work is done.
 
-    With `resume` results are expected, if there are checkpoints that they belong to.
+    Args:
+        path: the folder of the run, which need not exist.
+        overwrite: accept results of an earlier run.
+        resume: expect results, if there are checkpoints that they belong to.
 
     Raises:
-        FileExistsError: an earlier run's results, without `overwrite`.
+        FileExistsError: the folder holds an earlier run's results.
         NotADirectoryError: `path` or a parent of it is a file.
         PermissionError: the folder cannot be written.
     """
-    for place in (path, *path.parents):
-        if place.exists() and not place.is_dir():
-            raise NotADirectoryError(f"{place} is a file, so {path} cannot be a run's folder")
-    existing = next(place for place in (path, *path.absolute().parents) if place.exists())
+    for folder in (path, *path.parents):
+        if folder.exists() and not folder.is_dir():
+            raise NotADirectoryError(f"{folder} is a file, so {path} cannot be a run's folder")
+    existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
     try:
         with tempfile.TemporaryDirectory(dir=existing, prefix=".lorentz_jax-"):
             pass
@@ -39,7 +42,7 @@ def check_free(path: Path, overwrite: bool, resume: bool = False) -> None:
         raise PermissionError(
             f"{existing} cannot be written ({error.strerror}), so {path} cannot get the results"
         ) from None
-    taken = [name for name in RESULTS if (path / name).exists()]
+    taken = [name for name in FILES + FOLDERS if (path / name).exists()]
     if resume:
         # A run that was killed before its first checkpoint leaves only its configuration.
         if CHECKPOINTS in taken or not set(taken) - {"config.json"}:
@@ -53,7 +56,7 @@ def check_free(path: Path, overwrite: bool, resume: bool = False) -> None:
 
 
 def start(path: Path, config: dict[str, Any], keep: bool = False) -> None:
-    """Create the folder and write `config.json`; without `keep` earlier results are removed."""
+    """Create the folder and write `config.json`; without `keep` remove earlier results."""
     path.mkdir(parents=True, exist_ok=True)
     if not keep:
         for name in FILES:
@@ -64,17 +67,15 @@ def start(path: Path, config: dict[str, Any], keep: bool = False) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write through a temporary file beside it, so that `path` is never half a file."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n")
-    os.replace(temporary, path)
+    """Write JSON, whole or not at all."""
+    text = json.dumps(value, indent=2, allow_nan=False) + "\n"
+    write_atomic(path, lambda file: file.write(text.encode()))
 
 
 def write_jsonl(path: Path, rows: Iterable[Any]) -> None:
-    """Write a line of JSON for each row, through a temporary file."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text("".join(json.dumps(row, allow_nan=False) + "\n" for row in rows))
-    os.replace(temporary, path)
+    """Write a line of JSON for each row, all or none."""
+    text = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
+    write_atomic(path, lambda file: file.write(text.encode()))
 
 
 def append_jsonl(path: Path, value: Any) -> None:
@@ -84,9 +85,7 @@ def append_jsonl(path: Path, value: Any) -> None:
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that decide the numbers."""
-    from lorentz_jax import _version
-
+    """Return the versions of Python and of the packages that decide the numbers."""
     packages = ("jax", "jaxlib", "flax", "optax", "numpy")
     return {
         "lorentz_jax": _version.__version__,

@@ -10,7 +10,7 @@ import optax
 from jax import Array
 
 from lorentz_jax._src.arguments import as_kappa
-from lorentz_jax.metrics import count_batch, cross_entropy, hits
+from lorentz_jax.metrics import correct_predictions, count_batch, cross_entropy
 from lorentz_jax.training.state import TrainState, merge, split
 
 Prepare = Callable[[Array | None, Array], Array]
@@ -18,11 +18,11 @@ Prepare = Callable[[Array | None, Array], Array]
 
 
 class Step:
-    """A jitted function of arrays and of a last argument `kappa`, which may be left out.
+    """A function of arrays under `jax.jit`, with a keyword `kappa` that may be left out.
 
-    `kappa` (a Python, NumPy or JAX number) is brought to one dtype before the call, so that
-    neither its value nor its spelling compiles the function again; `step.jitted` is behind it.
-    `out_sharding` says how the results lie on several devices.
+    `kappa` replaces the network's own. It is brought to one dtype before the call, so that neither
+    its value nor its type (Python, NumPy or JAX) compiles the function again. `jitted` is the
+    function itself, to lower it.
     """
 
     def __init__(self, function: Callable, out_sharding: Any = None, **jit_options: Any) -> None:
@@ -34,42 +34,19 @@ class Step:
         """Run the step.
 
         Raises:
-            ValueError: a concrete kappa that is not one finite and positive number.
+            ValueError: a concrete kappa is not one finite and positive number.
         """
-        return self.jitted(*arrays, None if kappa is None else as_kappa(kappa, float))
-
-    def lower(self, *arrays: Any) -> jax.stages.Lowered:
-        """The step traced for such arrays, without a `kappa`; see `compile_all`."""
-        return self.jitted.lower(*arrays, None)
+        return self.jitted(*arrays, kappa=None if kappa is None else as_kappa(kappa, float))
 
 
-class Compiled(NamedTuple):
-    """A compiled step, called like the step, without a `kappa`."""
-
-    program: jax.stages.Compiled
-
-    def __call__(self, *arrays: Any) -> Any:
-        """Run it."""
-        return self.program(*arrays, None)
-
-    @property
-    def bytes(self) -> int | None:
-        """Device memory that a call takes, arguments included; None if the backend cannot tell."""
-        memory = self.program.memory_analysis()
-        if memory is None:
-            return None
-        own = memory.output_size_in_bytes - memory.alias_size_in_bytes
-        return memory.argument_size_in_bytes + memory.temp_size_in_bytes + own
-
-
-def compile_all(*lowered: jax.stages.Lowered) -> list[Compiled]:
+def compile_all(*lowered: jax.stages.Lowered) -> list[jax.stages.Compiled]:
     """Compile programs side by side."""
     with ThreadPoolExecutor() as pool:
-        return list(pool.map(lambda program: Compiled(program.compile()), lowered))
+        return list(pool.map(jax.stages.Lowered.compile, lowered))
 
 
 class StepMetrics(NamedTuple):
-    """Of one batch, before its update: mean loss, and how many predictions were right (int32).
+    """Mean loss and number of right predictions (int32) of a batch, before its update.
 
     `finite` tells whether the loss and every gradient are.
     """
@@ -94,21 +71,24 @@ def make_train_step(
     replaces the model's own in the network and in the optimiser.
 
     Args:
-        dtype: what the network computes in; logits, loss and parameters do not change with it.
+        graphdef: of the network, from `state.split`.
+        optimiser: of the flat parameters.
+        prepare: called with a new key at every step.
         skip_nonfinite: a step whose loss or gradient is not finite changes nothing but `step`.
+        dtype: what the network computes in; logits, loss and parameters do not change with it.
         out_sharding: how the results lie on several devices.
     """
     optimiser = optax.with_extra_args_support(optimiser)
     options = {} if dtype is None else {"dtype": dtype}
 
-    def update(state, images, labels, indices, kappa):
+    def update(state, images, labels, indices, kappa=None):
         key = jax.random.fold_in(state.key, state.step)
         batch, targets = prepare(key, images[indices]), labels[indices]
 
         def loss_fn(params):
             model = merge(graphdef, params, state.stats)
             logits = model(batch, train=True, kappa=kappa, **options)
-            correct = jnp.sum(hits(logits, targets), dtype=jnp.int32)
+            correct = jnp.sum(correct_predictions(logits, targets), dtype=jnp.int32)
             return cross_entropy(logits, targets).mean(), (split(model)[2], correct)
 
         gradient_fn = jax.value_and_grad(loss_fn, has_aux=True)
@@ -140,7 +120,7 @@ def make_eval_step(
     """
     options = {} if dtype is None else {"dtype": dtype}
 
-    def count(params, stats, images, labels, indices, mask, kappa):
+    def count(params, stats, images, labels, indices, mask, kappa=None):
         model = merge(graphdef, params, stats)
         logits = model(prepare(None, images[indices]), train=False, kappa=kappa, **options)
         return count_batch(logits, labels[indices], mask, num_classes)
@@ -149,6 +129,6 @@ def make_eval_step(
 
 
 def all_finite(tree: Any) -> Array:
-    """Whether every float of a tree is finite."""
+    """Tell whether every float of a tree is finite."""
     floats = [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in floats]))

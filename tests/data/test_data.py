@@ -1,4 +1,4 @@
-"""Datasets and augmentation (cases C29, C52, C55)."""
+"""Datasets and augmentation."""
 
 import dataclasses
 import zlib

@@ -1,4 +1,4 @@
-"""Where a dataset is looked for, in which order, and what is said when it is nowhere (case C51)."""
+"""Where a dataset is looked for, in which order, and what is said when it is nowhere."""
 
 import hashlib
 import http.server

@@ -1,4 +1,4 @@
-"""Exact counting (cases C32, C52, C55, C56)."""
+"""Exact counting."""
 
 import math
 
@@ -37,8 +37,8 @@ def test_no_data_is_none_and_never_nan():
     assert result == {
         "loss": None, "accuracy": None, "count": 0, "class_accuracy": [], "confusion": [],
     }  # fmt: skip
-    assert metrics.show(result["accuracy"]) == "no data"
-    assert metrics.show(0.98765) == "0.9877"
+    assert metrics.format_metric(result["accuracy"]) == "no data"
+    assert metrics.format_metric(0.98765) == "0.9877"
 
 
 def test_classes_that_do_not_occur_have_no_accuracy():

@@ -1,4 +1,4 @@
-"""Checkpoints: exact, whole, refused when they do not fit (cases C57, C63, C64, C65)."""
+"""Checkpoints: exact, whole, refused when they do not fit."""
 
 import dataclasses
 import json
@@ -48,7 +48,7 @@ def copied(straight, tmp_path):
 
 
 def fresh(config):
-    plan = build.plan_run(config, data.load("digits", limit=config.limit))
+    plan = build.make_plan(config, data.load("digits", limit=config.limit))
     return plan.state, {"config": config.decisive(), "classes": 10}
 
 
@@ -186,7 +186,7 @@ def test_only_torn_checkpoints_are_an_error_and_stay(copied):
 def test_a_checkpoint_of_another_run_is_refused_before_anything(copied, monkeypatch):
     before = rows(copied)
     other = dataclasses.replace(copied, kappa=0.5, epochs=9, keep=7, skip_nonfinite=2)
-    monkeypatch.setattr(run, "compile_plan", None)
+    monkeypatch.setattr(run, "compile_program", None)
     with pytest.raises(ValueError, match="belongs to another run") as error:
         run.train(other)
     assert "epochs is 3 there, 9 here" in str(error.value)

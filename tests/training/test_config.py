@@ -2,9 +2,11 @@
 
 import json
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from lorentz_jax.models import MODELS
 from lorentz_jax.training.config import INDIFFERENT, RECIPES, TrainConfig
 
 
@@ -74,6 +76,10 @@ def test_settings_that_do_not_fit_together():
     with pytest.raises(ValueError, match="hcnn computes in float32"):
         TrainConfig(precision="bfloat16", model="hcnn")
     assert TrainConfig(schedule="step", epochs=61, milestones=(60, 120)).gamma == 0.2
+
+
+def test_every_model_can_be_chosen():
+    assert get_args(TrainConfig.__dataclass_fields__["model"].type) == tuple(MODELS)
 
 
 def test_what_a_checkpoint_must_agree_with():

@@ -47,7 +47,7 @@ def finish(*processes):
 def result(path):
     """Every array of the last checkpoint, and the losses."""
     config = TrainConfig(**SMALL)
-    plan = build.plan_run(config, data.load("digits", limit=80))
+    plan = build.make_plan(config, data.load("digits", limit=80))
     expected = {"config": config.decisive(), "classes": 10}
     state, meta = checkpoint.restore(path / "checkpoints", plan.state, expected)
     assert meta["step"] == 20

@@ -223,7 +223,7 @@ def test_a_network_that_does_not_tell_its_kappa_is_refused():
 
 def test_numbers_that_json_cannot_hold_are_none():
     values = {"a": np.float32(0.5), "b": np.float32("inf"), "c": np.float32("nan")}
-    assert build.numbers(values) == {"a": 0.5, "b": None, "c": None}
+    assert build.finite_floats(values) == {"a": 0.5, "b": None, "c": None}
 
 
 def rows(config):
@@ -240,7 +240,7 @@ def test_a_run_is_the_same_with_and_without(tmp_path, monkeypatch):
     )  # fmt: skip
     without = dataclasses.replace(config, name="without", diagnostics=False)
     dataset = data.load("digits", limit=300)
-    plan = build.plan_run(config, dataset)
+    plan = build.make_plan(config, dataset)
     expected = {"config": without.decisive(), "classes": 10}
     states = []
     for one in (config, without):

@@ -1,4 +1,4 @@
-"""What a run does when something breaks (case C57)."""
+"""What a run does when something breaks."""
 
 import dataclasses
 import errno
@@ -54,7 +54,7 @@ def kept(config):
     """Every kept checkpoint's step and whether it is finite."""
     found = {}
     root = config.path / "checkpoints"
-    plan = build.plan_run(config, LOAD("digits", limit=160))
+    plan = build.make_plan(config, LOAD("digits", limit=160))
     for place in root.iterdir():
         sums = checkpoint._read_meta(place)["checksums"]
         state = checkpoint._read_state(place, plan.state, sums)

@@ -29,7 +29,7 @@ CONFIG = TrainConfig(
 
 
 def restored(config=CONFIG):
-    plan = build.plan_run(config, data.load("digits", limit=40))
+    plan = build.make_plan(config, data.load("digits", limit=40))
     expected = {"config": config.decisive(), "classes": 10}
     state, meta = checkpoint.restore(GOLDEN, plan.state, expected)
     return plan, state, meta

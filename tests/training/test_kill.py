@@ -1,4 +1,4 @@
-"""kill -9 at any moment costs nothing but time (cases C63, C65)."""
+"""A kill -9 at any moment costs nothing but time."""
 
 import json
 import random
@@ -53,7 +53,7 @@ def start(folder, pace):
 def outcome(folder, monkeypatch):
     monkeypatch.setattr(build, "build_model", build_tiny)
     config = TrainConfig(run_dir=folder, name="run", **SETTINGS)
-    plan = build.plan_run(config, data.load("digits", limit=config.limit))
+    plan = build.make_plan(config, data.load("digits", limit=config.limit))
     expected = {"config": config.decisive(), "classes": 10}
     state, meta = checkpoint.restore(config.path / "checkpoints", plan.state, expected)
     assert meta["step"] == 120

@@ -1,4 +1,4 @@
-"""A whole run with a tiny network: its files, its refusals, its bits (cases C32, C55, C57)."""
+"""A whole run with a tiny network: its files, its refusals, its bits."""
 
 import dataclasses
 import json

@@ -31,7 +31,7 @@ def test_bfloat16_computes_convolutions_in_half_and_the_rest_in_float32(finished
     config, summary = finished
     assert np.isfinite(summary["train_loss"])
     assert np.isfinite(summary["test_loss"])
-    plan = build.plan_run(config, data.load("digits", limit=64))
+    plan = build.make_plan(config, data.load("digits", limit=64))
 
     def prepare(key, images):
         return images.astype(jnp.float32)
@@ -74,7 +74,7 @@ def test_export_leaves_the_reported_network(finished):
     assert result["loss"] == pytest.approx(summary["test_loss"], rel=0.02)
 
 
-def test_the_files(finished):
+def test_every_option_leaves_its_files(finished):
     config, summary = finished
     assert set(summary) >= {"validation_accuracy", "selected_epoch"}
     row = json.loads((config.path / "metrics.jsonl").read_text().splitlines()[-1])

@@ -1,4 +1,4 @@
-"""The pure step: state in, state out; compiled once (case C24) and in every mode of NNX."""
+"""The pure step: state in, state out; compiled once, and in every mode of NNX."""
 
 import functools
 
@@ -167,8 +167,8 @@ def test_compiled_programs_match_the_steps():
     count = steps.make_eval_step(graphdef, plain, 3)
     mask = np.ones(8, bool)
     train, evaluation = steps.compile_all(
-        step.lower(state, IMAGES, LABELS, INDICES),
-        count.lower(state.params, state.stats, IMAGES, LABELS, INDICES, mask),
+        step.jitted.lower(state, IMAGES, LABELS, INDICES),
+        count.jitted.lower(state.params, state.stats, IMAGES, LABELS, INDICES, mask),
     )
     counts = evaluation(state.params, state.stats, IMAGES, LABELS, INDICES, mask)
     expected = count(state.params, state.stats, IMAGES, LABELS, INDICES, mask)

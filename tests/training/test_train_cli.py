@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import get_args
 
 import pytest
 
@@ -24,7 +25,7 @@ def run(*arguments, cwd=ROOT):
 def test_late_callbacks_of_a_failed_write_are_not_printed(monkeypatch):
     reported = []
     monkeypatch.setattr(sys, "unraisablehook", reported.append)
-    cli.quieten_writers()
+    cli.silence_orbax_threads()
     late, other = (
         SimpleNamespace(exc_value=RuntimeError(text)) for text in ("Event loop is closed", "other")
     )
@@ -82,6 +83,7 @@ def test_a_recipe_sets_what_no_flag_sets():
     options = cli.parse(["--batch-size", "32", "--recipe", "paper-cifar100", "--epochs", "61"])
     config = TrainConfig(**{k: v for k, v in vars(options).items() if k != "recipe"})
     assert config == TrainConfig(**{**RECIPES["paper-cifar100"], "epochs": 61, "batch_size": 32})
+    assert get_args(cli.Options.__dataclass_fields__["recipe"].type) == ("none", *RECIPES)
 
 
 @pytest.mark.slow

@@ -1,0 +1,42 @@
+"""What programs leave behind: files that are whole or absent, and errors of one line."""
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def write_atomic(path: Path, write: Callable[[Any], object]) -> None:
+    """Call `write(file)` on a binary file beside `path`, and rename it when it is whole.
+
+    The temporary name ends in that of `path`, and `file.name` has it as text. If `write` raises,
+    `path` stays as it was and nothing else is left.
+    """
+    descriptor, temporary = tempfile.mkstemp(
+        prefix=".part-", suffix=f"-{path.name}", dir=path.parent
+    )
+    os.close(descriptor)
+    try:
+        with open(temporary, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())  # a temporary file is for its owner only
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def report_error(program: str, reason: object, status: int) -> int:
+    """Print in one line on standard error why a program stops; returns its exit status."""
+    print(f"{program}: error: {' '.join(str(reason).split())}", file=sys.stderr)
+    return status
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
