@@ -207,13 +207,15 @@ def _program(method: Method, settings: Settings, x: Array) -> Callable[..., Any]
 def _ambient(distances: Any, dim: int, kappa: float) -> np.ndarray:
     """Return ambient vectors `(K, dim + 1)` of the points at these distances along the first axis.
 
-    They come from NumPy's cosh and sinh, as in the published runs: the time counts to its last bit.
+    They come from the C library's cosh and sinh, as in the published runs. The time counts to its
+    last bit, in which NumPy's differ from one processor to another.
     """
     s, X = math.sqrt(kappa), np.zeros((len(distances), dim + 1))
-    angles = s * np.asarray(distances, np.float64)
+    angles = [s * float(distance) for distance in distances]
     if not np.abs(angles).max() < 300:  # their products have to be representable
         raise ValueError(f"distances must be below 300/s at s = {s:g}, got {list(distances)}")
-    X[:, 0], X[:, 1] = np.cosh(angles) / s, np.sinh(angles) / s
+    X[:, 0] = [math.cosh(angle) / s for angle in angles]
+    X[:, 1] = [math.sinh(angle) / s for angle in angles]
     return X
 
 
