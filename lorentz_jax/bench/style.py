@@ -54,9 +54,9 @@ def finish(axes: Axes, x: str = "", y: str = "", title: str = "") -> None:
     axes.grid(alpha=0.25, linewidth=0.5)
 
 
-def add_legend(axes: Axes, size: float = 8, **place: Any) -> None:
+def add_legend(axes: Axes, size: float = 8, **where: Any) -> None:
     """Add a legend without a frame."""
-    axes.legend(fontsize=size, frameon=False, **place)
+    axes.legend(fontsize=size, frameon=False, **where)
 
 
 def add_legend_below(figure: Figure, columns: int) -> None:

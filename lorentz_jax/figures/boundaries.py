@@ -46,6 +46,7 @@ __all__ = [
     "plot",
 ]
 
+Floats = Sequence[float]
 KINDS = ("space-like", "light-like", "time-like")
 
 
@@ -104,15 +105,13 @@ class Unit:
     levels: dict[float, Curve]
 
 
-def kind_of(time: float, space: Sequence[float]) -> str:
+def kind_of(time: float, space: Floats) -> str:
     """Tell which of `KINDS` the vector `(time, space)` is; equal lengths count as light-like."""
     excess = math.hypot(*space) - abs(time)
     return KINDS[1] if excess == 0 else KINDS[0] if excess > 0 else KINDS[2]
 
 
-def level_curve(
-    time: float, space: Sequence[float], level: float, kappa: float, count: int = 201
-) -> Curve:
+def level_curve(time: float, space: Floats, level: float, kappa: float, count: int = 201) -> Curve:
     """Return the curve `X o v = level` on the disk, for `v = (time, space)`, space of two numbers.
 
     With s p the disk's point the equation is `A |sp|^2 + 2 v.sp = B`, A = s level - v_t and
@@ -166,12 +165,7 @@ def disk_points(kappa: float, size: int = 401) -> np.ndarray:
 
 
 def lorentz_unit(
-    w: Sequence[float],
-    b: float,
-    kappa: float,
-    distances: Sequence[float] = (),
-    size: int = 401,
-    title: str = "FGG",
+    w: Floats, b: float, kappa: float, distances: Floats = (), size: int = 401, title: str = "FGG"
 ) -> Unit:
     """Return the unit with Euclidean weights w, two numbers, and bias b.
 
@@ -196,10 +190,10 @@ def lorentz_unit(
 
 def chen_unit(
     time: float,
-    w: Sequence[float],
+    w: Floats,
     bias: float,
     kappa: float,
-    distances: Sequence[float] = (),
+    distances: Floats = (),
     size: int = 401,
     title: str = "Chen et al.",
 ) -> Unit:

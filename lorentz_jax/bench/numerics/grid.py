@@ -124,9 +124,9 @@ def samples(name: str, count: int, seed: int = 0, share: float = 1.0) -> Arrays:
     (_, near), (v, _), (w_at_x, _) = (_boost(x, t, kappa) for t in (to_y, to_v, to_u))
     angle = 10 ** rng.uniform(-8, np.log10(np.pi), count)
     angle[index % 7 == 0] = np.pi
-    other = np.where(rng.random(count) < 0.5, radius, np.minimum(10 ** rng.uniform(-12, 1.6), room))
+    size = np.where(rng.random(count) < 0.5, radius, np.minimum(10 ** rng.uniform(-12, 1.6), room))
     turned = _turn(u, angle, rng, plane)
-    y = np.sinh(s * other)[:, None] / s[:, None] * turned
+    y = np.sinh(s * size)[:, None] / s[:, None] * turned
     y = np.where((index % 2 == 0)[:, None], near, y)
 
     # Where the dtype cannot tell the edge of a ball any more it has no points.

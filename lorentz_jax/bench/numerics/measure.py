@@ -154,16 +154,16 @@ def _summary(parts: Sequence[tuple[np.ndarray, ...]], level: np.ndarray) -> dict
         return {"samples": 0, "nonfinite": int(bad.sum())}
     worst = np.unravel_index(np.argmax(np.where(live, ulps, -1)), ulps.shape)
     beyond = np.where(np.isnan(excess), -1, excess)
-    place = np.unravel_index(np.argmax(beyond), beyond.shape)
+    farthest = np.unravel_index(np.argmax(beyond), beyond.shape)
     few = level <= LOW
     return {
         "samples": int(live.any(axis=0).sum()),
         "worst": float(ulps[worst]),
         "limit": float(limit[worst]),
         "median": float(np.median(ulps[live])),
-        "beyond": float(beyond[place]),
+        "beyond": float(beyond[farthest]),
         "beyond_low": float(beyond[:, few].max(initial=0)),
-        "beyond_at": [int(i) for i in place],
+        "beyond_at": [int(i) for i in farthest],
         "nonfinite": int(bad.sum()),
     }
 
