@@ -15,6 +15,7 @@ import mpmath as mp
 import numpy as np
 
 from lorentz_jax.bench.numerics import truth
+from lorentz_jax.bench.numerics.cases import CASES
 from lorentz_jax.bench.numerics.truth import combine, dot, lorentz_norm, minkowski
 
 __all__ = ["combine", "dot", "lorentz_norm", "minkowski"]
@@ -63,48 +64,13 @@ def mp_linear(X, rows, biases, kappa, activation=lambda a: a):
     return mp_lift(y, kappa)
 
 
-# --- the functions of `geometry`, on space parts --------------------------------------------
+# --- the functions of `geometry`, on space parts: those of the table of `bench.numerics` --------
 
-
-def _space_functions():
-    def point(x, k):
-        return mp_lift(x, k)
-
-    def at_origin(v):
-        return [mp.mpf(0), *v]
-
-    def origin(x, k):
-        return mp_origin(len(x), k)
-
-    T = mp_lift_tangent
-    return {
-        "time": mp_time,
-        "lift": mp_lift,
-        "inner": lambda x, y, k: minkowski(point(x, k), point(y, k)),
-        "dist0": lambda x, k: mp_dist(origin(x, k), point(x, k), k),
-        "dist": lambda x, y, k: mp_dist(point(x, k), point(y, k), k),
-        "exp": lambda x, v, k: mp_exp(point(x, k), T(x, v, k), k)[1:],
-        "log": lambda x, y, k: mp_log(point(x, k), point(y, k), k)[1:],
-        "exp0": lambda v, k: mp_exp(origin(v, k), at_origin(v), k)[1:],
-        "log0": lambda x, k: mp_log(origin(x, k), point(x, k), k)[1:],
-        "transport": lambda x, y, v, k: mp_transport(point(x, k), point(y, k), T(x, v, k), k)[1:],
-        "transport_to_origin": lambda x, v, k: mp_transport(
-            point(x, k), origin(x, k), T(x, v, k), k
-        )[1:],
-        "transport_from_origin": lambda y, v, k: mp_transport(
-            origin(y, k), point(y, k), at_origin(v), k
-        )[1:],
-        "translate": lambda p, x, k: mp_translate(point(p, k), point(x, k), k)[1:],
-        "tangent_inner": lambda x, u, v, k: minkowski(T(x, u, k), T(x, v, k)),
-        "tangent_norm": lambda x, v, k: lorentz_norm(T(x, v, k)),
-        "to_poincare": lambda x, k: mp_to_ball(x, k, mp.mpf(0.5)),
-        "from_poincare": lambda y, k: mp_from_ball(y, k, mp.mpf(0.5)),
-        "to_klein": lambda x, k: mp_to_ball(x, k, 1),
-        "from_klein": lambda y, k: mp_from_ball(y, k, 1),
-    }
-
-
-SPACE = _space_functions()
+SPACE = {
+    name: case.truth
+    for name, case in CASES.items()
+    if case.module == "geometry" and name not in ("centroid", "translate back")
+}
 # --- evaluation on arrays -------------------------------------------------------------------
 
 

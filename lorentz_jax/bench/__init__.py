@@ -1,1 +1,1 @@
-"""What `bench.py` measures."""
+"""What `bench.py` measures: `cli` has its commands, every other module one subject."""

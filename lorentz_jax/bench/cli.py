@@ -1,4 +1,4 @@
-"""Benchmarks: `python bench.py --help` lists them.
+"""Benchmarks: `python bench.py --help` (or `lorentz-bench --help`) lists them.
 
 Those that measure time run all their arms interleaved in one process and print ratios to the first
 arm; `convergence` counts the steps of the paper's Figure 2, `learning` trains networks, `numerics`
@@ -6,17 +6,269 @@ measures errors. `--json FILE` and `--plot FILE` keep the results. `python bench
 prints two JSON files side by side, if they come from the same device.
 """
 
+import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
-from tyro.conf import subcommand
+from matplotlib.backend_bases import FigureCanvasBase
 
 from lorentz_jax._src.output import report_error
-from lorentz_jax.bench import commands
+from lorentz_jax.bench import (
+    convergence,
+    convergence_report,
+    layers,
+    learning,
+    learning_report,
+    networks,
+    timing,
+)
+from lorentz_jax.bench.timing import Row
+from lorentz_jax.training.config import INDIFFERENT, TrainConfig
+
+Tables = Iterator[tuple[str, list[Row]]]
+Outcome = tuple[dict[str, Any], Callable[[dict[str, Any], Path], None]]
+
+
+@dataclass(frozen=True)
+class Files:
+    """Where the results of a benchmark go, besides the terminal."""
+
+    json: Path | None = None
+    """Write the results to this file."""
+    plot: Path | None = None
+    """Draw them to this file (PNG, PDF, SVG)."""
+
+    def run(self) -> Outcome:
+        """Measure and print; return the results and the function that draws them."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """Refuse files that cannot be written, before the minutes of measuring and not after."""
+        for path in (self.json, self.plot):
+            if path is not None and not path.absolute().parent.is_dir():
+                raise ValueError(f"no folder {path.absolute().parent} to write {path.name} into")
+        formats = sorted(FigureCanvasBase.get_supported_filetypes())
+        if self.plot and self.plot.suffix.removeprefix(".").lower() not in formats:
+            raise ValueError(f"{self.plot.name} is no picture; use one of {', '.join(formats)}")
+
+
+@dataclass(frozen=True)
+class Timing(Files):
+    """Options of every benchmark that measures time."""
+
+    seconds: float = 0.0
+    """Time to spend on each comparison; 0 for the default of the benchmark."""
+
+    def run(self) -> Outcome:
+        """Measure and print each table."""
+        return timing.run(self._tables()), timing.plot
+
+    def _tables(self) -> Tables:
+        """Yield a title and its rows at a time."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Layers(Timing):
+    """Inference of one layer (the paper's Table 2): FGG cached and not, Chen, Poincare."""
+
+    widths: tuple[int, ...] = (16, 64, 256, 1024, 4096)
+    batch: int = 512
+    kappa: float = 1.0
+    peers: bool = False
+    """Add the FGG layer of the hyperbolix package, which must be installed."""
+
+    def _tables(self) -> Tables:
+        options = (self.batch, self.seconds or 6, self.kappa, self.peers)
+        for d in self.widths:
+            yield f"d={d}", layers.linear_inference(d, *options)
+
+
+@dataclass(frozen=True)
+class Conv(Timing):
+    """Forward and backward pass of one 3x3 convolution on 32x32 images."""
+
+    sizes: tuple[tuple[int, int], ...] = ((16, 64), (64, 32))
+    """Pairs of width and batch."""
+    kappa: float = 0.1
+    peers: bool = False
+    """Add the FGG convolution of the hyperbolix package, which must be installed."""
+
+    def _tables(self) -> Tables:
+        options = (self.seconds or 20, self.kappa, self.peers)
+        for width, batch in self.sizes:
+            rows = layers.convolution_step(width, batch, *options)
+            yield f"width={width} batch={batch}", rows
+
+
+@dataclass(frozen=True)
+class Network(Timing):
+    """Options of every benchmark of whole networks, on 32x32 images."""
+
+    width: int = 16
+    stages: tuple[int, ...] = (2, 2, 2, 2)
+    kappa: float = 0.1
+
+    def _sizes(self, batch: int) -> networks.Sizes:
+        return networks.Sizes(self.width, batch, self.stages, self.kappa)
+
+
+@dataclass(frozen=True)
+class Resnet(Network):
+    """Training step and compiled inference of whole networks on 32x32 images."""
+
+    batch: int = 64
+    models: tuple[str, ...] = networks.TRAINED
+    """Arms of the training step beside the Euclidean one, of those that are the default."""
+
+    def _tables(self) -> Tables:
+        sizes, seconds = self._sizes(self.batch), self.seconds or 90
+        label = f"width={self.width} batch={self.batch}"
+        yield f"training step, {label}", networks.training(self.models, sizes, seconds)
+        yield f"inference, {label}", networks.inference(("lorentz",), sizes, seconds / 4)
+
+
+@dataclass(frozen=True)
+class Inference(Network):
+    """Compiled inference of whole networks: cached V, every norm folded, at several batch sizes."""
+
+    width: int = 64
+    batches: tuple[int, ...] = (1, 32, 256)
+    models: tuple[str, ...] = ("lorentz",)
+    """Networks beside the Euclidean one: keys of `models.MODELS`."""
+
+    def _tables(self) -> Tables:
+        for batch in self.batches:
+            rows = networks.inference(self.models, self._sizes(batch), self.seconds or 30)
+            yield f"batch={batch}", rows
+
+
+@dataclass(frozen=True)
+class Data(Network):
+    """What picking and augmenting a batch costs, beside the training step of ResNet-18."""
+
+    batch: int = 64
+    images: int = 50_000
+    """Images to pick from."""
+
+    def _tables(self) -> Tables:
+        rows = networks.data_path(self._sizes(self.batch), self.images, self.seconds or 30)
+        yield f"data path, width={self.width} batch={self.batch}", rows
+
+
+@dataclass(frozen=True)
+class Scaling(Timing):
+    """How the cost of a Lorentz training step grows with batch, width, image size and depth."""
+
+    kappa: float = 0.1
+
+    def _tables(self) -> Tables:
+        return networks.sweep_tables(self.kappa, self.seconds or 4)
+
+    def run(self) -> Outcome:
+        """Measure and print each table, and the fitted exponents last."""
+        results, plot = super().run()
+        results["exponents"] = networks.exponents(results)
+        print(networks.describe(results["exponents"]))
+        return results, plot
+
+
+@dataclass(frozen=True)
+class Convergence(Files):
+    """Steps until a hyperplane at a given distance is fitted (the paper's Figure 2)."""
+
+    methods: tuple[str, ...] = convergence.FIGURE
+    """Keys of `bench.convergence.METHODS`."""
+    distances: tuple[float, ...] = tuple(range(1, 20))
+    cap: int = 10_000
+    """Give up after so many steps."""
+    seeds: int = 5
+    """Random starts, where a method has them."""
+
+    def run(self) -> Outcome:
+        """Fit and print the table."""
+        settings = convergence.Settings(distances=self.distances, cap=self.cap, seeds=self.seeds)
+        methods = convergence.select(self.methods)
+        return convergence_report.run(methods, settings), convergence_report.plot
+
+
+@dataclass(frozen=True)
+class Numerics(Files):
+    """Errors of every function and its gradients in ulps, against 50 digits (needs mpmath)."""
+
+    dtypes: tuple[str, ...] = ("float32", "float64", "bfloat16")
+    samples: int = 100
+    """Points of the grid for each function."""
+    functions: tuple[str, ...] = ()
+    """Rows of the table, or modules of the package; all by default."""
+    peers: bool = False
+    """Add the functions of the hyperbolix package, which must be installed."""
+
+    def run(self) -> Outcome:
+        """Measure and print a table for each dtype."""
+        try:
+            from lorentz_jax.bench.numerics import measure
+        except ModuleNotFoundError as error:
+            raise ValueError(f"numerics needs mpmath (pip install mpmath): {error}") from error
+        return measure.run(self.dtypes, self.samples, self.functions, self.peers), measure.plot
+
+
+# Flags of `train.py` that would do nothing: arms, rates and seeds choose it, or it is about one run
+# and its files.
+_IDLE = {"model", "kappa", "init", "optimiser", "lr", "seed", *INDIFFERENT} - {"data_dir", "verify"}
+_HIDDEN = [
+    (field.name, tyro.conf.Suppress[tyro.conf.Fixed[field.type]], field.default)
+    for field in dataclasses.fields(TrainConfig)
+    if field.name in _IDLE
+]
+_Visible: Any = dataclasses.make_dataclass("_Visible", _HIDDEN, bases=(TrainConfig,), frozen=True)
+
+
+@dataclass(frozen=True)
+class Shared(_Visible):
+    """Options of `train.py` that all arms share."""
+
+    validation: int = 237
+    """Training images to choose the learning rate on; the test images are read at that one."""
+    epochs: int = 3
+    """Passes over the training set."""
+
+    def __post_init__(self) -> None:
+        """Check nothing yet: tyro would wrap the message into a box."""
+
+
+@dataclass(frozen=True)
+class Learning(Files):
+    """How fast networks learn by step: all combinations of arms, learning rates and seeds."""
+
+    shared: Annotated[Shared, tyro.conf.arg(name="")] = Shared()
+    models: tuple[str, ...] = ("euclidean", "lorentz")
+    """Networks, as in `train.py`."""
+    kappas: tuple[float, ...] = (0.1, 1.0)
+    """Curvatures are -kappa; each of those networks that have one is trained with each."""
+    presets: tuple[str, ...] = ("fast",)
+    """Initial values, `fast` or `paper`; as for `kappas`."""
+    optimisers: tuple[str, ...] = ("sgd",)
+    """`sgd`, `adamw` or `muon`; each network is trained with each."""
+    rates: tuple[float, ...] = (0.02, 0.05, 0.1, 0.2)
+    """Learning rates, each tried in every arm."""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """Of initial values, order and augmentation, each with every rate."""
+    every: int | None = None
+    """Steps between evaluations on the validation images; once an epoch by default."""
+    targets: tuple[float, ...] = (0.8, 0.9, 0.95)
+    """Validation accuracies to count the steps to."""
+
+    def run(self) -> Outcome:
+        """Train and print the table."""
+        config = TrainConfig(**vars(self.shared))
+        arms = learning.arms(config, self.models, self.kappas, self.presets, self.optimisers)
+        settings = learning_report.Settings(self.rates, self.seeds, self.every, self.targets)
+        return learning_report.run(arms, settings), learning_report.plot
 
 
 @dataclass(frozen=True)
@@ -27,31 +279,19 @@ class Compare:
     second: tyro.conf.Positional[Path]
 
 
-Command = (
-    Annotated[commands.Layers, subcommand("layers")]
-    | Annotated[commands.Conv, subcommand("conv")]
-    | Annotated[commands.Resnet, subcommand("resnet")]
-    | Annotated[commands.Inference, subcommand("inference")]
-    | Annotated[commands.Scaling, subcommand("scaling")]
-    | Annotated[commands.Data, subcommand("data")]
-    | Annotated[commands.Convergence, subcommand("convergence")]
-    | Annotated[commands.Learning, subcommand("learning")]
-    | Annotated[commands.Numerics, subcommand("numerics")]
-    | Annotated[Compare, subcommand("compare")]
-)
+Timed = Layers | Conv | Resnet | Inference | Scaling | Data
+Command = Timed | Convergence | Learning | Numerics | Compare
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one benchmark; returns the exit status."""
+    """Run one benchmark; return the exit status."""
     command = tyro.cli(Command, description=__doc__, args=arguments)
-    from lorentz_jax.bench import timing
-
     try:
         if isinstance(command, Compare):
             files = (command.first, command.second)
             print(timing.compare(*(json.loads(path.read_text()) for path in files)))
             return 0
-        timing.check_writable(command.json, command.plot)
+        command.check()
         results, plot = command.run()
         if command.json:
             command.json.write_text(json.dumps(results, indent=1) + "\n")

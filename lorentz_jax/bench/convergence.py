@@ -1,4 +1,4 @@
-"""Steps to fit a hyperplane at a given distance (the paper's Figure 2).
+"""Count the steps to fit a hyperplane at a given distance (the paper's Figure 2).
 
 One input, at distance sqrt 2 from the origin along the first axis, has to be sent by one layer to
 the point at distance d along the same axis. SGD on the squared distance between output and target,
@@ -12,7 +12,8 @@ How the distance is computed decides parts of the published figure:
   fitting stops after 2109 and 2111 steps with 0.4 and 1.0 still to go. "fgg" does the same, within
   a step; "fgg, exact" measures with `geometry.dist` and takes 2111 and 2115.
 - Its Poincare curve is measured with a Moebius difference in which one sign is wrong, so that a
-  point is not at distance 0 from itself: "poincare, published". "poincare" has the right distance.
+  point is not at distance 0 from itself. "poincare" has the right distance; notebook 3 repeats the
+  published curve.
 - Chen et al.'s layer ends with a ReLU that leaves the hyperboloid, see `chen.reference_linear`.
   (With the ReLU where it belongs, a start whose first coordinate is negative never moves.) The sign
   of that coordinate decides between 5 and 6 steps at d = 1 and 16 and 17 at d = 2.
@@ -33,8 +34,6 @@ from lorentz_jax.hyperplane import normals
 from lorentz_jax.models import chen, poincare
 
 Params = Mapping[str, Any]
-# Compiling takes longer than running, so it is told to make less of an effort.
-_COMPILER: dict[str, Any] = {"xla_backend_optimization_level": 1}
 
 
 @dataclass(frozen=True)
@@ -74,6 +73,7 @@ class Method:
     """A layer and how its output is compared with the target.
 
     Attributes:
+      label: its name in tables and pictures.
       init: NumPy parameters from a random generator and the dimension.
       distance: `(params, x, Y, kappa)` to distances `(batch,)`, of the layer's outputs for points
         `x`, shape `(batch, dim)`, from the target's ambient vector `Y`, `(dim + 1,)`.
@@ -82,6 +82,7 @@ class Method:
       random: whether `init` uses the generator.
     """
 
+    label: str
     init: Callable[[np.random.Generator, int], Params]
     distance: Callable[[Params, Array, Array, float], Array]
     kappa: float = 1.0
@@ -105,30 +106,16 @@ class Fit:
 
 
 def arccosh_dist(X: Array, Y: Array, kappa: float) -> Array:
-    """`arccosh(-kappa X o Y)/s` of ambient vectors, the product at least 1 + 1e-7; shape `(...)`.
+    """Return `arccosh(-kappa X o Y)/s` of ambient vectors, the product at least 1 + 1e-7; `(...)`.
 
-    The distance as the paper prints and its experiments compute it, for any pair of vectors, on the
-    hyperboloid or not. It loses about `eps e^(s (r_x + r_y))/4` of the product.
+    The paper prints the distance so and its experiments compute it so, for any pair of vectors, on
+    the hyperboloid or not. It loses about `eps e^(s (r_x + r_y))/4` of the product.
     """
     # Each product is rounded by itself, as in the published runs: at d = 19 that decides when a
     # fit ends. A multiply-add would skip one rounding; the maximum, never active, prevents it.
     times = jnp.maximum(X[..., 0] * Y[..., 0], 1 / kappa)
     product = times - jnp.sum(X[..., 1:] * Y[..., 1:], axis=-1)
     return jnp.arccosh(jnp.maximum(kappa * product, 1 + 1e-7)) / math.sqrt(kappa)
-
-
-def published_poincare_dist(x: Array, y: Array, kappa: float) -> Array:
-    """`(2/s) artanh(s |m|)` of points, m their Moebius difference with the published sign.
-
-    In the ball `m = ((1 - c|x|^2) y - (1 + 2c x.y + c|y|^2) x)/(1 + 2c x.y + c^2 |x|^2 |y|^2)`,
-    c = kappa, where `(-x) (+) y` has -2c x.y in both places. So it is not 0 at x = y, and a fit
-    ends elsewhere: 12 from a target at distance 19.
-    """
-    x, y = geometry.to_poincare(x, kappa), geometry.to_poincare(y, kappa)
-    xx, xy, yy = (kappa * jnp.sum(a * b, -1, keepdims=True) for a, b in ((x, x), (x, y), (y, y)))
-    m = ((1 - xx) * y - (1 + 2 * xy + yy) * x) / (1 + 2 * xy + xx * yy)
-    s = math.sqrt(kappa)
-    return 2 / s * jnp.arctanh(s * jnp.sqrt(jnp.sum(m * m, axis=-1)))
 
 
 def _identity(rng: np.random.Generator, dim: int) -> Params:
@@ -145,9 +132,12 @@ def _fgg(params: Params, x: Array, kappa: float) -> Array:
     return functional.linear(x, planes, kappa, jax.nn.relu)
 
 
-def _poincare(params: Params, x: Array, kappa: float) -> Array:
-    planes = poincare.plane_normals(params["kernel"], params["bias"], kappa)
-    return jax.nn.relu(poincare.linear(x, planes, kappa))
+def _fgg_arccosh(params: Params, x: Array, Y: Array, kappa: float) -> Array:
+    return arccosh_dist(geometry.lift(_fgg(params, x, kappa), kappa), Y, kappa)
+
+
+def _fgg_exact(params: Params, x: Array, Y: Array, kappa: float) -> Array:
+    return geometry.dist(_fgg(params, x, kappa), Y[1:], kappa)
 
 
 def _chen_arccosh(params: Params, x: Array, Y: Array, kappa: float) -> Array:
@@ -155,25 +145,28 @@ def _chen_arccosh(params: Params, x: Array, Y: Array, kappa: float) -> Array:
     return arccosh_dist(X, Y, kappa)
 
 
+def poincare_layer(params: Params, x: Array, kappa: float) -> Array:
+    """Return the outputs of the Poincare layer with ReLU, by their space parts."""
+    planes = poincare.plane_normals(params["kernel"], params["bias"], kappa)
+    return jax.nn.relu(poincare.linear(x, planes, kappa))
+
+
+def _poincare_exact(params: Params, x: Array, Y: Array, kappa: float) -> Array:
+    return geometry.dist(poincare_layer(params, x, kappa), Y[1:], kappa)
+
+
 METHODS = {
-    "fgg": Method(
-        _identity, lambda p, x, Y, k: arccosh_dist(geometry.lift(_fgg(p, x, k), k), Y, k)
-    ),
-    "fgg, exact": Method(_identity, lambda p, x, Y, k: geometry.dist(_fgg(p, x, k), Y[1:], k)),
-    "chen": Method(_uniform, _chen_arccosh, learning_rate=0.1, random=True),
-    "poincare": Method(
-        _identity, lambda p, x, Y, k: geometry.dist(_poincare(p, x, k), Y[1:], k), kappa=0.01
-    ),
-    "poincare, published": Method(
-        _identity,
-        lambda p, x, Y, k: published_poincare_dist(_poincare(p, x, k), Y[1:], k),
-        kappa=0.01,
-    ),
+    "fgg": Method("FGG", _identity, _fgg_arccosh),
+    "fgg, exact": Method("FGG, exact distance", _identity, _fgg_exact),
+    "chen": Method("Chen et al.", _uniform, _chen_arccosh, learning_rate=0.1, random=True),
+    "poincare": Method("Poincaré", _identity, _poincare_exact, kappa=0.01),
 }
+FIGURE = ("fgg", "chen", "poincare")
+"""The methods of the paper's figure."""
 
 
 def _program(method: Method, settings: Settings, x: Array) -> Callable[..., Any]:
-    """All fits at once, as a function of starts `(S, ...)` and targets `(K, dim + 1)`."""
+    """Return all fits as one function of starts `(S, ...)` and targets `(K, dim + 1)`."""
 
     def loss(params, target):
         distance = method.distance(params, x, target, method.kappa)
@@ -198,58 +191,65 @@ def _program(method: Method, settings: Settings, x: Array) -> Callable[..., Any]
 
     def run(starts, targets):
         shape = (len(jax.tree.leaves(starts)[0]), len(targets))
-        params = jax.tree.map(
-            lambda p: jnp.broadcast_to(p[:, None], (*shape, *p.shape[1:])), starts
-        )
-        state = (
-            jnp.zeros((), int), params, targets, jnp.ones(shape, bool), jnp.zeros(shape, int),
-            jnp.zeros((settings.cap, *shape)),
-        )  # fmt: skip
+
+        def repeat(p):
+            return jnp.broadcast_to(p[:, None], (*shape, *p.shape[1:]))
+
+        params = jax.tree.map(repeat, starts)
+        active, iterations = jnp.ones(shape, bool), jnp.zeros(shape, int)
+        history = jnp.zeros((settings.cap, *shape))
+        state = jnp.zeros((), int), params, targets, active, iterations, history
         return jax.lax.while_loop(lambda s: (s[0] < settings.cap) & jnp.any(s[3]), body, state)
 
     return run
 
 
 def _ambient(distances: Any, dim: int, kappa: float) -> np.ndarray:
-    """Ambient vectors `(K, dim + 1)` of the points at these distances along the first axis.
+    """Return ambient vectors `(K, dim + 1)` of the points at these distances along the first axis.
 
-    By cosh and sinh in NumPy, as in the published runs: the time counts to its last bit there.
+    They come from the C library's cosh and sinh, as in the published runs. The time counts to its
+    last bit, in which NumPy's differ from one processor to another.
     """
-    s, out = math.sqrt(kappa), np.zeros((len(distances), dim + 1))
-    angles = s * np.asarray(distances, np.float64)
+    s, X = math.sqrt(kappa), np.zeros((len(distances), dim + 1))
+    angles = [s * float(distance) for distance in distances]
     if not np.abs(angles).max() < 300:  # their products have to be representable
         raise ValueError(f"distances must be below 300/s at s = {s:g}, got {list(distances)}")
-    out[:, 0], out[:, 1] = np.cosh(angles) / s, np.sinh(angles) / s
-    return out
+    X[:, 0] = [math.cosh(angle) / s for angle in angles]
+    X[:, 1] = [math.sinh(angle) / s for angle in angles]
+    return X
 
 
 def check_name(name: str, names: Iterable[str], what: str) -> None:
-    """A `ValueError` that tells which names exist, unless `name` is one."""
+    """Raise a `ValueError` that lists the valid names unless `name` is one."""
     names = tuple(names)
     if name not in names:
         raise ValueError(f"no {what} {name!r}, there are {', '.join(map(repr, names))}")
 
 
-def check_methods(names: Iterable[str]) -> tuple[str, ...]:
-    """The names, or a `ValueError` that tells which exist."""
+def select(names: Iterable[str]) -> dict[str, Method]:
+    """Return the methods of these names; `ValueError` for a name that is none of `METHODS`."""
     names = tuple(names)
     for name in names:
         check_name(name, METHODS, "method")
-    return names
+    return {name: METHODS[name] for name in names}
 
 
-def fit(method: Method | str, settings: Settings = DEFAULTS) -> Fit:
-    """Run one method (a name of `METHODS`, or a variant of one) for all distances and starts."""
-    if isinstance(method, str):
-        method = METHODS[check_methods([method])[0]]
+def run_compiled(function: Callable[..., Any], *arguments: Any, effort: int = 1) -> Any:
+    """Compile with little effort, as that takes longer than running, and run once."""
+    options: dict[str, Any] = {"xla_backend_optimization_level": effort}
+    return jax.jit(function).lower(*arguments).compile(options)(*arguments)
+
+
+def fit(method: Method, settings: Settings = DEFAULTS) -> Fit:
+    """Fit with one method for all distances and starts."""
     # NumPy makes all arrays: compiling ten small programs for them takes as long as the large one.
     x = _ambient([settings.radius] * settings.batch, settings.dim, method.kappa)[:, 1:]
     targets = _ambient(settings.distances, settings.dim, method.kappa)
     rngs = [np.random.default_rng(seed) for seed in range(settings.seeds if method.random else 1)]
     starts = jax.tree.map(lambda *p: np.stack(p), *(method.init(r, settings.dim) for r in rngs))
     with jax.enable_x64(True):
-        run = jax.jit(_program(method, settings, jnp.asarray(x))).lower(starts, targets)
-        count, _, _, active, iterations, history = run.compile(_COMPILER)(starts, targets)
+        program = _program(method, settings, jnp.asarray(x))
+        count, _, _, active, iterations, history = run_compiled(program, starts, targets)
         iterations, history = np.array(iterations), np.array(history)[: int(count)]
     history[np.arange(len(history))[:, None, None] >= iterations] = np.nan
     return Fit(iterations, ~np.array(active), history)

@@ -1,57 +1,55 @@
-"""The convergence study as data for a file, as a table and as the paper's Figure 2."""
+"""Steps to fit a hyperplane as data for a file, as a table and as the paper's Figure 2."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.ticker import MaxNLocator
 from rich.table import Table
 
-from lorentz_jax.bench.convergence import DEFAULTS, METHODS, Settings, check_methods, fit
-from lorentz_jax.bench.timing import COLOURS, environment, environment_line, make_console
+from lorentz_jax.bench.convergence import DEFAULTS, Method, Settings, fit
+from lorentz_jax.bench.style import (
+    COLOURS,
+    LOOKS,
+    add_legend,
+    finish,
+    make_console,
+    make_panels,
+    make_table,
+)
+from lorentz_jax.bench.timing import environment, environment_line
 
-LABELS = {
-    "fgg": "FGG",
-    "fgg, exact": "FGG, exact distance",
-    "chen": "Chen et al.",
-    "poincare": "Poincaré",
-    "poincare, published": "Poincaré, distance as published",
-}
-FIGURE = ("fgg", "chen", "poincare", "poincare, published")
-_MARKERS = ("o", ".", "s", "^", "v")
+_LOOKS = LOOKS | {"fgg, exact": {"color": COLOURS[2], "marker": "."}}
 
 
-def study(methods: Iterable[str] = FIGURE, settings: Settings = DEFAULTS) -> dict[str, Any]:
+def study(methods: Mapping[str, Method], settings: Settings = DEFAULTS) -> dict[str, Any]:
     """Fit with each method; the result is what `json` can write.
 
-    Under "curves", by method: "iterations" and "reached", a list for each start with an entry for
-    each distance.
+    Under "curves", by name of a method: "iterations" and "reached", a list for each start with an
+    entry for each distance.
     """
-    methods = check_methods(methods)
-    begin = time.perf_counter()
-    fits = [fit(name, settings) for name in methods]
-    curves = {
-        name: {
-            "kappa": METHODS[name].kappa,
-            "learning_rate": METHODS[name].learning_rate,
-            "iterations": found.iterations.tolist(),
-            "reached": found.reached.tolist(),
+    begin, curves = time.perf_counter(), {}
+    for name, method in methods.items():
+        fits = fit(method, settings)
+        curves[name] = {
+            "label": method.label,
+            "kappa": method.kappa,
+            "learning_rate": method.learning_rate,
+            "iterations": fits.iterations.tolist(),
+            "reached": fits.reached.tolist(),
         }
-        for name, found in zip(methods, fits, strict=True)
-    }
-    seconds = time.perf_counter() - begin
     return {
         "environment": environment(),
         "settings": asdict(settings),
-        "seconds": seconds,
+        "seconds": time.perf_counter() - begin,
         "curves": curves,
     }
 
 
-def run(methods: Iterable[str] = FIGURE, settings: Settings = DEFAULTS) -> dict[str, Any]:
-    """`study`, with its table printed."""
+def run(methods: Mapping[str, Method], settings: Settings = DEFAULTS) -> dict[str, Any]:
+    """Run `study` and print its table."""
     results, console = study(methods, settings), make_console()
     console.print(environment_line(results["environment"]))
     console.print(table(results))
@@ -59,15 +57,13 @@ def run(methods: Iterable[str] = FIGURE, settings: Settings = DEFAULTS) -> dict[
 
 
 def table(results: dict[str, Any]) -> Table:
-    """One row a distance: the median number of steps over the starts, with its range."""
-    curves, cap = results["curves"], results["settings"]["cap"]
+    """Make a row for each distance: the median number of steps over the starts, with its range."""
+    curves, cap = results["curves"].values(), results["settings"]["cap"]
     title = f"steps to fit a hyperplane ({results['seconds']:.0f} s)"
-    out = Table(title=title, title_justify="left")
-    for name in ("distance", *(LABELS[name] for name in curves)):
-        out.add_column(name, justify="right")
+    out = make_table(title, "distance", *(curve["label"] for curve in curves), left=0)
     for index, distance in enumerate(results["settings"]["distances"]):
         cells = []
-        for curve in curves.values():
+        for curve in curves:
             steps = np.array(curve["iterations"])[:, index]
             low, middle, high = np.percentile(steps, [0, 50, 100])
             text = f"> {cap}" if _missed(curve)[index] else f"{middle:.0f}"
@@ -77,51 +73,42 @@ def table(results: dict[str, Any]) -> Table:
 
 
 def _missed(curve: dict[str, Any]) -> np.ndarray:
-    """Distances that the median start did not reach."""
+    """Tell for each distance whether the median start did not reach it."""
     return np.mean(curve["reached"], axis=0) <= 0.5
 
 
-def plot(results: dict[str, Any], path: Path) -> None:
-    """Steps against distance, one line a method, at the width of a column (PNG, PDF, SVG).
+def plot(results: dict[str, Any], path: Any) -> None:
+    """Draw steps against distance, a line for each method, at the width of a column.
 
     A band spans the random starts. A line ends, hollow, at the first distance beyond the cap.
-    """
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
 
+    Args:
+      results: of `study`.
+      path: a PNG, PDF or SVG file, or a binary stream.
+    """
     settings = results["settings"]
     distances, cap = np.array(settings["distances"]), settings["cap"]
-    figure = Figure(figsize=(3.5, 2.9), layout="constrained")
-    axes = figure.add_subplot()
+    figure, [[axes]] = make_panels(3.5, 2.9)
     for name, curve in results["curves"].items():
-        place = list(LABELS).index(name)
+        look = _LOOKS.get(name, {"color": COLOURS[5], "marker": "v"})
         steps, missed = np.array(curve["iterations"]), _missed(curve)
         shown = np.cumsum(missed) <= 1
-        colour, middle = COLOURS[1 + place], np.median(steps, axis=0)
-        axes.fill_between(
-            distances[shown], steps.min(axis=0)[shown], steps.max(axis=0)[shown],
-            color=colour, alpha=0.3, linewidth=0,
-        )  # fmt: skip
-        axes.plot(
-            distances[shown], middle[shown], marker=_MARKERS[place], markersize=3.5, linewidth=1.2,
-            linestyle="--" if "," in name else "-", color=colour, label=LABELS[name],
-        )  # fmt: skip
-        beyond = shown & missed
-        axes.plot(
-            distances[beyond], middle[beyond], _MARKERS[place], markersize=3.5,
-            color=colour, markerfacecolor="white",
-        )  # fmt: skip
+        beyond, middle = shown & missed, np.median(steps, axis=0)
+        band = steps.min(axis=0)[shown], steps.max(axis=0)[shown]
+        axes.fill_between(distances[shown], *band, color=look["color"], alpha=0.3, linewidth=0)
+        style = look | {"markersize": 3.5, "linewidth": 1.2}
+        line = {"linestyle": "--" if "," in name else "-", "label": curve["label"]}
+        axes.plot(distances[shown], middle[shown], **style, **line)
+        hollow = {"linestyle": "none", "markerfacecolor": "white"}
+        axes.plot(distances[beyond], middle[beyond], **style, **hollow)
     axes.axhline(cap, color=COLOURS[0], linewidth=0.8, linestyle=":", zorder=0)
-    axes.annotate(
-        f"given up after {cap:,} steps", (1, cap), xycoords=("axes fraction", "data"),
-        xytext=(-3, 3), textcoords="offset points", ha="right", fontsize=7,
-    )  # fmt: skip
+    where = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "ha": "right"}
+    axes.annotate(f"given up after {cap:,} steps", (1, cap), (-3, 3), fontsize=7, **where)
     axes.set_yscale("log")
     axes.set_ylim(top=2.2 * cap)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_xlabel("geodesic distance of the target", fontsize=8)
-    axes.set_ylabel(f"steps to come within {settings['tolerance']:g}", fontsize=8)
-    axes.tick_params(labelsize=8)
-    axes.legend(fontsize=7, frameon=False, loc="lower right")
-    axes.grid(alpha=0.25, linewidth=0.5)
+    finish(
+        axes, "geodesic distance of the target", f"steps to come within {settings['tolerance']:g}"
+    )
+    add_legend(axes, 7, loc="lower right")
     figure.savefig(path, dpi=200)

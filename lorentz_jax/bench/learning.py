@@ -4,7 +4,7 @@ Every arm (a network with its preset, curvature and optimiser) is trained with e
 and seed; its rate is then chosen on validation images, and only the networks of that rate are
 evaluated on the test images, after the last step. All arms see the same images in the same order.
 
-A program is compiled once an arm: the learning rate is an argument of it.
+A program is compiled once for each arm: the learning rate is an argument of it.
 """
 
 import itertools
@@ -30,6 +30,9 @@ from lorentz_jax.training.step import make_eval_step, make_train_step
 DIVERGED = 50.0
 """A training loss above this ends a run, as one that is not finite does."""
 
+Weights = tuple[Mapping[str, Any], Mapping[str, Any]]
+"""Parameters and running statistics."""
+
 
 @dataclass(frozen=True)
 class Run:
@@ -54,7 +57,7 @@ class Run:
     seconds: float
 
     def late_loss(self, steps: int) -> float:
-        """Mean training loss of the last `steps` steps; infinity if the run diverged."""
+        """Return the mean training loss of the last `steps` steps; infinity if the run diverged."""
         return math.inf if self.diverged else float(np.mean(self.loss[-steps:]))
 
     @property
@@ -63,15 +66,18 @@ class Run:
         return 0.0 if self.diverged else self.validation[-1][1]
 
     def steps_to(self, accuracy: float) -> int | None:
-        """The first evaluated step with such a validation accuracy, or None."""
+        """Return the first evaluated step with such a validation accuracy, or None."""
         return next((step for step, value in self.validation if value >= accuracy), None)
 
 
 def arms(
-    config: TrainConfig, models: Sequence[str], kappas: Sequence[float], presets: Sequence[str],
+    config: TrainConfig,
+    models: Sequence[str],
+    kappas: Sequence[float],
+    presets: Sequence[str],
     optimisers: Sequence[str],
-) -> dict[str, TrainConfig]:  # fmt: skip
-    """Configurations by name: all combinations that there are.
+) -> dict[str, TrainConfig]:
+    """Return configurations by name: all combinations that there are.
 
     The Euclidean network has neither kappa nor presets, and the preset `paper` no optimiser but
     `sgd`.
@@ -80,33 +86,26 @@ def arms(
       ValueError: a name that is unknown or a curvature that is not positive, also where no arm
         would use it.
     """
-    for field, values in {
-        "model": models, "kappa": kappas, "init": presets, "optimiser": optimisers
-    }.items():  # fmt: skip
+    options = {"model": models, "kappa": kappas, "init": presets, "optimiser": optimisers}
+    plain = replace(config, learn_kappa=False, kappa_per_layer=False)
+    for field, values in options.items():
         for value in values:
-            replace(config, learn_kappa=False, kappa_per_layer=False, **{field: value})
-    found = {}
-    for model, kappa, preset, optimiser in itertools.product(models, kappas, presets, optimisers):
+            replace(plain, **{field: value})
+    configs = {}
+    for model, kappa, preset, optimiser in itertools.product(*options.values()):
         flat = model == "euclidean"
-        fields = (
-            {"kappa": config.kappa, "init": "fast"} if flat else {"kappa": kappa, "init": preset}
-        )
-        if fields["init"] == "paper" and optimiser != "sgd":
+        kappa, preset = (config.kappa, "fast") if flat else (kappa, preset)
+        if preset == "paper" and optimiser != "sgd":
             continue
         learn = config.learn_kappa and not flat
-        own = config.kappa_per_layer and model == "lorentz"
+        per_layer = config.kappa_per_layer and model == "lorentz"
         parts = [model, *([] if flat else [f"kappa {kappa:.9g}"])]
-        parts += ["learned per layer" if own else "learned"] * learn
-        parts += [preset] * (fields["init"] == "paper") + [optimiser] * (optimiser != "sgd")
-        found[", ".join(parts)] = replace(
-            config, model=model, optimiser=optimiser, learn_kappa=learn, kappa_per_layer=own,
-            **fields,
-        )  # fmt: skip
-    return found
-
-
-Weights = tuple[Mapping[str, Any], Mapping[str, Any]]
-"""Parameters and running statistics."""
+        parts += ["learned per layer" if per_layer else "learned"] * learn
+        parts += ["paper"] * (preset == "paper") + [optimiser] * (optimiser != "sgd")
+        arm: dict[str, Any] = {"model": model, "kappa": kappa, "init": preset}
+        arm |= {"optimiser": optimiser, "learn_kappa": learn, "kappa_per_layer": per_layer}
+        configs[", ".join(parts)] = replace(config, **arm)
+    return configs
 
 
 class Trainer:
@@ -144,10 +143,10 @@ class Trainer:
         course: list[tuple[int, float]] = []
         diverged, begin = False, time.perf_counter()
         for indices in self._batches(seed, len(dataset.train_labels)):
-            state, seen = train_step(state, *train_set, indices)
-            loss = float(seen.loss)
+            state, result = train_step(state, *train_set, indices)
+            loss = float(result.loss)
             losses += [loss] * math.isfinite(loss)
-            diverged = not (bool(seen.finite) and loss < DIVERGED)
+            diverged = not (bool(result.finite) and loss < DIVERGED)
             if diverged:
                 break
             if len(losses) % every == 0 or len(losses) == total:
@@ -157,28 +156,27 @@ class Trainer:
         return run, jax.device_get((state.params, state.stats))
 
     def accuracy(self, weights: Weights, images: np.ndarray, labels: np.ndarray) -> float:
-        """Of a network on some images."""
-        placed = jax.device_put((images, labels))
-        found = metrics.evaluate(
-            lambda *picked: self._eval_step(*weights, *placed, *picked),
-            len(labels), self.config.batch_size,
-        )  # fmt: skip
-        return found["accuracy"]
+        """Return the accuracy of a network on some images."""
+        on_device = jax.device_put((images, labels))
+
+        def step(indices: np.ndarray, mask: np.ndarray) -> metrics.Counts:
+            return self._eval_step(*weights, *on_device, indices, mask)
+
+        return metrics.evaluate(step, len(labels), self.config.batch_size)["accuracy"]
 
     def _batches(self, seed: int, count: int) -> Iterator[np.ndarray]:
         for epoch in range(1, self.config.epochs + 1):
             yield from epoch_batches(seed, epoch, count, self.config.batch_size)
 
     def _start(self, rate: float, seed: int) -> tuple[TrainState, Any]:
-        """Initial state, which holds the rate, and training step."""
+        """Return the initial state, which holds the rate, and the training step."""
         params, stats = self._values(seed)
         if self._program is None:
             optimiser = optax.inject_hyperparams(
                 lambda lr: make_optimiser(self.config, params, self.steps_per_epoch, lr)
             )(lr=rate)
-            train_step = make_train_step(
-                self._graphdef, optimiser, self._prepare, dtype=self._dtype
-            )
+            graphdef, prepare = self._graphdef, self._prepare
+            train_step = make_train_step(graphdef, optimiser, prepare, dtype=self._dtype)
             self._program = train_step, optimiser
         train_step, optimiser = self._program
         state = init_state(params, stats, optimiser, seed)

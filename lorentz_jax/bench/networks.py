@@ -1,7 +1,8 @@
-"""Cost of whole networks against the Euclidean ResNet: training step and inference."""
+"""Time whole networks against the Euclidean ResNet: training step, inference, data, scaling."""
 
 import functools
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -21,6 +22,32 @@ from lorentz_jax.training.state import merge, split
 
 BASE = "euclidean"
 TRAINED = (BASE, "euclidean, norm by hand", "lorentz", "lorentz, plain", "hcnn", "poincare")
+"""Arms of the training step: models, and variants of them after a comma (see `build`)."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """A ResNet and its images.
+
+    Attributes:
+      width: channels of the first stage.
+      batch: images of a batch.
+      stages: residual blocks of each stage.
+      kappa: curvature -kappa.
+      pixels: side of the images.
+    """
+
+    width: int = 16
+    batch: int = 64
+    stages: tuple[int, ...] = (2, 2, 2, 2)
+    kappa: float = 0.1
+    pixels: int = 32
+
+    def images(self) -> tuple[Array, Array]:
+        """Return a batch of images with three channels, and its labels."""
+        shape = (self.batch, self.pixels, self.pixels, 3)
+        labels = jnp.arange(self.batch, dtype=jnp.int32) % 10
+        return jax.random.normal(jax.random.key(0), shape), labels
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
@@ -35,8 +62,8 @@ def _normalise_forward(x, scale, bias, epsilon):
     return ((x - mean) * (rate * scale) + bias, mean, variance), (x, scale, mean, rate)
 
 
-def _normalise_backward(epsilon, kept, cotangents):
-    x, scale, mean, rate = kept
+def _normalise_backward(epsilon, residuals, cotangents):
+    x, scale, mean, rate = residuals
     g = cotangents[0]
     g_bias, dots = jnp.sum(g, axis=(0, 1, 2)), jnp.sum(g * x, axis=(0, 1, 2))
     g_scale = rate * (dots - mean * g_bias)
@@ -50,7 +77,12 @@ _normalise.defvjp(_normalise_forward, _normalise_backward)
 
 
 class HandWrittenBatchNorm(nnx.Module):
-    """Batch norm with a backward pass as short as the fused Lorentz one's: the fair opponent."""
+    """Batch norm of `x` to `scale (x - mean)/sqrt(var + 1e-5) + bias`, with its own backward pass.
+
+    XLA's derivative of batch norm reads the images more often than needed. The Lorentz norm has a
+    hand-written backward pass that does not; against an opponent with one, too, a comparison tells
+    what the geometry costs and not what the derivative saves. It runs in training mode alone.
+    """
 
     def __init__(self, features: int):
         self.scale = nnx.Param(jnp.ones((features,)))
@@ -59,7 +91,7 @@ class HandWrittenBatchNorm(nnx.Module):
         self.var = nnx.BatchStat(jnp.ones((features,)))
 
     def __call__(self, x: Array, kappa: Any = None, use_running_average: Any = None) -> Array:
-        """Images to images, in training mode."""
+        """Normalise images by their batch, and blend its statistics into the running ones."""
         results: Any = _normalise(x, self.scale[...], self.bias[...], 1e-5)
         out, mean, variance = results
         self.mean[...] = 0.9 * self.mean[...] + 0.1 * jax.lax.stop_gradient(mean)
@@ -67,12 +99,16 @@ class HandWrittenBatchNorm(nnx.Module):
         return out
 
 
-def build(name: str, stages: Sequence[int], width: int, kappa: float) -> ResNet:
-    """The network that a name of `TRAINED` stands for, with 10 classes and 3 channels."""
-    family, _, variant = name.partition(", ")
-    options: dict[str, Any] = {} if family == BASE else {"kappa": kappa}
-    make: Any = MODELS[family]
-    model = make(tuple(stages), width, 10, 3, rngs=nnx.Rngs(0), **options)
+def build(name: str, sizes: Sizes) -> ResNet:
+    """Build the network of an arm, with 10 classes.
+
+    The variants are "norm by hand", with `HandWrittenBatchNorm`, and "plain", whose convolutions
+    and norms are not fused.
+    """
+    model_name, _, variant = name.partition(", ")
+    options: dict[str, Any] = {} if model_name == BASE else {"kappa": sizes.kappa}
+    make: Any = MODELS[model_name]
+    model = make(sizes.stages, sizes.width, 10, 3, rngs=nnx.Rngs(0), **options)
     units: list[Any] = [unit for _, unit in nnx.iter_modules(model) if isinstance(unit, ConvNorm)]
     for unit in units:
         if variant == "norm by hand":
@@ -82,9 +118,9 @@ def build(name: str, stages: Sequence[int], width: int, kappa: float) -> ResNet:
     return model
 
 
-def training_arm(model: ResNet, images: Array, labels: Array) -> Arm:
-    """One step of SGD with momentum: loss, gradient, update, running statistics."""
-    graphdef, params, stats = split(model)
+def training_arm(name: str, sizes: Sizes) -> Arm:
+    """Compile a step of SGD with momentum: loss, gradient, update, running statistics."""
+    graphdef, params, stats = split(build(name, sizes))
     optimiser = optax.sgd(0.05, 0.9, nesterov=True)
 
     def step(params, stats, momentum, images, labels):
@@ -97,106 +133,83 @@ def training_arm(model: ResNet, images: Array, labels: Array) -> Arm:
         updates, momentum = optimiser.update(gradients, momentum, params)
         return optax.apply_updates(params, updates), new, momentum, loss
 
-    return compile_arm(step, params, stats, optimiser.init(params), images, labels)
+    return compile_arm(step, params, stats, optimiser.init(params), *sizes.images())
 
 
-def _batch(batch: int, size: int) -> tuple[Array, Array]:
-    images = jax.random.normal(jax.random.key(0), (batch, size, size, 3))
-    return images, jnp.arange(batch, dtype=jnp.int32) % 10
-
-
-def training(
-    names: Sequence[str] = TRAINED, width: int = 16, batch: int = 64, size: int = 32,
-    stages: Sequence[int] = (2, 2, 2, 2), kappa: float = 0.1, seconds: float = 60.0,
-) -> list[Row]:  # fmt: skip
-    """Training step of each network, interleaved; ratios to the Euclidean one."""
-    images, labels = _batch(batch, size)
-    arms = {name: training_arm(build(name, stages, width, kappa), images, labels) for name in names}
+def training(names: Sequence[str], sizes: Sizes, seconds: float = 60.0) -> list[Row]:
+    """Time the training step of each arm and of the Euclidean network, the base of all ratios."""
+    arms = {name: training_arm(name, sizes) for name in dict.fromkeys((BASE, *names))}
     return interleave(arms, BASE, seconds, min_rounds=3)
 
 
-def inference(
-    names: Sequence[str] = (BASE, "lorentz"), width: int = 16, batch: int = 64, size: int = 32,
-    stages: Sequence[int] = (2, 2, 2, 2), kappa: float = 0.1, seconds: float = 30.0,
-) -> list[Row]:  # fmt: skip
-    """Compiled inference of each network: cached V, every norm folded that can be."""
-    images, _ = _batch(batch, size)
-    arms = {}
-    for name in names:
-        compiled = compile_cached_v(build(name, stages, width, kappa))
+def inference(names: Sequence[str], sizes: Sizes, seconds: float = 30.0) -> list[Row]:
+    """Time compiled inference (cached V, norms folded) of models and of the Euclidean network."""
+    arms, (images, _) = {}, sizes.images()
+    for name in dict.fromkeys((BASE, *names)):
+        compiled = compile_cached_v(build(name, sizes))
         arms[name] = compile_arm(compiled.apply, compiled.params, images)
     return interleave(arms, BASE, seconds)
 
 
-def data_path(
-    width: int = 16, batch: int = 64, size: int = 32, stages: Sequence[int] = (2, 2, 2, 2),
-    kappa: float = 0.1, seconds: float = 30.0, count: int = 50_000,
-) -> list[Row]:  # fmt: skip
-    """A Lorentz training step, and what comes before it in training, as a share of its time.
+def data_path(sizes: Sizes, count: int = 50_000, seconds: float = 30.0) -> list[Row]:
+    """Time a Lorentz training step, and what comes before it in training as a share of its time.
 
     That is to pick a batch of `count` uint8 images, to shift and mirror each at random and to
     normalise them, as `train.py` does inside its step.
     """
-    images, labels = _batch(batch, size)
-    step = training_arm(build("lorentz", stages, width, kappa), images, labels)
-    pixels = jax.random.bits(jax.random.key(1), (count, size, size, 3), "uint8")
-    indices = jax.random.randint(jax.random.key(2), (batch,), 0, count)
+    side = sizes.pixels
+    pixels = jax.random.bits(jax.random.key(1), (count, side, side, 3), "uint8")
+    indices = jax.random.randint(jax.random.key(2), (sizes.batch,), 0, count)
 
     def prepare(seed, pixels, indices):
         usual = {"mean": (128.0,) * 3, "std": (64.0,) * 3, "shift": 4, "flip": True}
         return data.prepare(jax.random.key(seed), pixels[indices], **usual)
 
-    arms = {"training step": step, "data path": compile_arm(prepare, 0, pixels, indices)}
+    arms = {
+        "training step": training_arm("lorentz", sizes),
+        "data path": compile_arm(prepare, 0, pixels, indices),
+    }
     return interleave(arms, "training step", seconds)
 
 
-DEFAULTS = {"width": 16, "batch": 32, "size": 16, "depth": 1}
 SWEEPS = {
     "batch": (8, 16, 32, 64),
     "width": (8, 16, 32, 64),
     "size": (8, 16, 32),
     "depth": (1, 2, 4),
 }
+"""Values of each size that scaling is measured in; "depth" is that of each of two stages."""
 
 
-def step(width: int, batch: int, size: int, depth: int, kappa: float, seconds: float) -> list[Row]:
-    """Euclidean and Lorentz training step of two stages of `depth` blocks, interleaved."""
-    images, labels = _batch(batch, size)
-    arms = {
-        name: training_arm(build(name, (depth, depth), width, kappa), images, labels)
-        for name in (BASE, "lorentz")
-    }
-    rows = interleave(arms, BASE, seconds)
-    jax.clear_caches()
-    return rows
-
-
-def tables(kappa: float, seconds: float) -> Iterator[tuple[str, list[Row]]]:
-    """One table for each value of each sweep, the other sizes at `DEFAULTS`."""
+def sweep_tables(kappa: float, seconds: float) -> Iterator[tuple[str, list[Row]]]:
+    """Time Euclidean and Lorentz training steps; yield a table for each value of each sweep."""
+    middle = Sizes(width=16, batch=32, stages=(1, 1), kappa=kappa, pixels=16)
     for name, values in SWEEPS.items():
         for value in values:
-            yield (
-                f"{name}={value}",
-                step(**(DEFAULTS | {name: value}), kappa=kappa, seconds=seconds),
-            )
+            field = {"size": "pixels", "depth": "stages"}.get(name, name)
+            sizes = replace(middle, **{field: (value, value) if name == "depth" else value})
+            arms = {arm: training_arm(arm, sizes) for arm in (BASE, "lorentz")}
+            rows = interleave(arms, BASE, seconds)
+            jax.clear_caches()
+            yield f"{name}={value}", rows
 
 
-def exponents(results: dict) -> dict[str, dict[str, float]]:
-    """Fitted p of `time ~ value^p` for each sweep and arm, by least squares in logarithms."""
+def exponents(results: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """Fit p of `time ~ value^p` for each sweep and arm, by least squares in logarithms."""
     fits: dict[str, dict[str, float]] = {}
     for name in SWEEPS:
-        found = {t: rows for t, rows in results["tables"].items() if t.startswith(f"{name}=")}
-        values = [float(title.split("=")[1]) for title in found]
-        for index, row in enumerate(next(iter(found.values()))):
-            times = [rows[index]["milliseconds"] for rows in found.values()]
+        tables = {t: rows for t, rows in results["tables"].items() if t.startswith(f"{name}=")}
+        values = [float(title.split("=")[1]) for title in tables]
+        for index, row in enumerate(next(iter(tables.values()))):
+            times = [rows[index]["milliseconds"] for rows in tables.values()]
             slope = np.polyfit(np.log(values), np.log(times), 1)[0]
             fits.setdefault(name, {})[row["name"]] = float(slope)
     return fits
 
 
 def describe(fits: dict[str, dict[str, float]]) -> str:
-    """One line a sweep: `time ~ batch^p: euclidean p = 0.97, lorentz p = 0.98`."""
+    """Write a line for each sweep: `time ~ batch^p: euclidean p = 0.97, lorentz p = 0.98`."""
     return "\n".join(
-        f"time ~ {sweep}^p: " + ", ".join(f"{arm} p = {p:.2f}" for arm, p in found.items())
-        for sweep, found in fits.items()
+        f"time ~ {sweep}^p: " + ", ".join(f"{arm} p = {p:.2f}" for arm, p in powers.items())
+        for sweep, powers in fits.items()
     )

@@ -1,1 +1,1 @@
-"""What the notebooks draw: the figures of the paper and what lies around them."""
+"""What the notebooks draw: functions that return data and functions that draw it, by subject."""

@@ -1,4 +1,4 @@
-"""Decision boundaries of single units on the Poincare disk (the paper's Figure 1), as data.
+"""Picture decision boundaries of single units on the Poincare disk (the paper's Figure 1).
 
 A unit of a layer from H^2 computes `u = X o v + b` of a point X, with a vector v of three numbers:
 
@@ -23,13 +23,30 @@ from typing import Any
 import jax
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
 from lorentz_jax._src.arguments import as_kappa
-from lorentz_jax.bench.timing import COLOURS
+from lorentz_jax.bench import style
+from lorentz_jax.bench.style import COLOURS
 from lorentz_jax.hyperplane import normals, signed_distance
 from lorentz_jax.models import chen
 
+__all__ = [
+    "KINDS",
+    "Curve",
+    "Unit",
+    "chen_unit",
+    "disk_points",
+    "draw_unit",
+    "figure_units",
+    "kind_of",
+    "level_curve",
+    "lorentz_unit",
+    "plot",
+]
+
+Floats = Sequence[float]
 KINDS = ("space-like", "light-like", "time-like")
 
 
@@ -51,7 +68,7 @@ class Curve:
 
     @property
     def edge_angle(self) -> float:
-        """Angle in radians at which it meets the edge of the disk, NaN if it does not.
+        """Angle in radians at which the curve meets the edge of the disk, NaN if it does not.
 
         `cos = bend (1 - nearest^2)/2 + nearest`, which is `s level/sqrt(|v|^2 + kappa level^2)`
         with the Minkowski square of v: pi/2 for a hyperplane, and tanh(s d) is the cosine for the
@@ -63,7 +80,7 @@ class Curve:
         return math.acos(max(-1.0, min(1.0, cosine)))
 
 
-EMPTY = Curve(np.zeros((0, 2)), math.nan, math.nan, False)
+_EMPTY = Curve(np.zeros((0, 2)), math.nan, math.nan, False)
 
 
 @dataclass(frozen=True)
@@ -88,16 +105,14 @@ class Unit:
     levels: dict[float, Curve]
 
 
-def kind_of(time: float, space: Sequence[float]) -> str:
-    """Which of `KINDS` the vector `(time, space)` is; equal lengths count as light-like."""
+def kind_of(time: float, space: Floats) -> str:
+    """Tell which of `KINDS` the vector `(time, space)` is; equal lengths count as light-like."""
     excess = math.hypot(*space) - abs(time)
     return KINDS[1] if excess == 0 else KINDS[0] if excess > 0 else KINDS[2]
 
 
-def level_curve(
-    time: float, space: Sequence[float], level: float, kappa: float, count: int = 201
-) -> Curve:
-    """Where `X o v = level` on the disk, for `v = (time, space)`, space of two numbers.
+def level_curve(time: float, space: Floats, level: float, kappa: float, count: int = 201) -> Curve:
+    """Return the curve `X o v = level` on the disk, for `v = (time, space)`, space of two numbers.
 
     With s p the disk's point the equation is `A |sp|^2 + 2 v.sp = B`, A = s level - v_t and
     B = s level + v_t: a circle with centre -v/A and radius `sqrt(|v|^2 + AB)/|A|`. It is followed
@@ -116,11 +131,11 @@ def level_curve(
     a, b = scaled - time, scaled + time
     root = size * size + a * b  # |v|^2 + kappa level^2 in the Minkowski square of v
     if root <= 0:
-        return EMPTY
+        return _EMPTY
     along = v / size if size else np.array([1.0, 0.0])
     nearest, bend = b / (size + math.sqrt(root)), a / math.sqrt(root)
     if abs(nearest) >= 1:
-        return EMPTY
+        return _EMPTY
     # |sp(t)|^2 = nearest^2 + chord^2 (1 - nearest bend) reaches 1 where chord is `longest`.
     longest = math.sqrt((1 - nearest**2) / max(1 - nearest * bend, 1e-300))
     closed = longest * abs(bend) >= 2
@@ -138,9 +153,9 @@ def _arcsin_ratio(x: float, bend: float) -> float:
 
 
 def disk_points(kappa: float, size: int = 401) -> np.ndarray:
-    """Space parts `(size, size, 2)` of a grid over the disk, NaN outside of it.
+    """Return the space parts `(size, size, 2)` of a grid over the disk, NaN outside of it.
 
-    `2 p/(s (1 - |p|^2))` of `p = s` times the disk's point, each coordinate from -1 to 1.
+    They are `2 p/(s (1 - |p|^2))`, p being s times the disk's point, each coordinate from -1 to 1.
     """
     line = np.linspace(-1, 1, size)
     grid = np.stack(np.meshgrid(line, line), axis=-1)
@@ -150,10 +165,11 @@ def disk_points(kappa: float, size: int = 401) -> np.ndarray:
 
 
 def lorentz_unit(
-    w: Sequence[float], b: float, kappa: float, distances: Sequence[float] = (), size: int = 401,
-    title: str = "FGG",
-) -> Unit:  # fmt: skip
-    """The unit with Euclidean weights w, two numbers, and bias b: signed geodesic distances.
+    w: Floats, b: float, kappa: float, distances: Floats = (), size: int = 401, title: str = "FGG"
+) -> Unit:
+    """Return the unit with Euclidean weights w, two numbers, and bias b.
+
+    Its values are signed geodesic distances.
 
     Raises:
       ValueError: w = 0, which has no hyperplane, or shapes that do not fit.
@@ -173,10 +189,15 @@ def lorentz_unit(
 
 
 def chen_unit(
-    time: float, w: Sequence[float], bias: float, kappa: float, distances: Sequence[float] = (),
-    size: int = 401, title: str = "Chen et al.",
-) -> Unit:  # fmt: skip
-    """The unit `u = x_t w_t + x.w + b` of Chen et al.'s layer, as `asinh(s u)/s`.
+    time: float,
+    w: Floats,
+    bias: float,
+    kappa: float,
+    distances: Floats = (),
+    size: int = 401,
+    title: str = "Chen et al.",
+) -> Unit:
+    """Return the unit `u = x_t w_t + x.w + b` of Chen et al.'s layer, as `asinh(s u)/s`.
 
     That is the signed distance of the layer's output to the unit's coordinate hyperplane (as for
     FGG with |w| = 1, where it is that of the input to the unit's own hyperplane as well).
@@ -196,7 +217,7 @@ def chen_unit(
 
 
 def _on_grid(layer: Any, kappa: float, size: int) -> np.ndarray:
-    """Values `(size, size)` of a layer with one unit, NaN outside the disk."""
+    """Return the values `(size, size)` of a layer with one unit, NaN outside the disk."""
     points = disk_points(kappa, size)
     inside = np.isfinite(points[..., 0])
     values = np.full(inside.shape, np.nan)
@@ -204,33 +225,17 @@ def _on_grid(layer: Any, kappa: float, size: int) -> np.ndarray:
     return values
 
 
-def improper_share(dim: int) -> float:
-    """How often a row `(w_t, w)` of numbers from U(-r, r) is time-like: no boundary without bias.
-
-    `P(|w| < |w_t|) = V/(2^D (D + 1))` with V the volume of the unit ball of R^D, D = dim.
-    """
-    if dim < 1:
-        raise ValueError(f"dim must be at least 1, got {dim}")
-    log_volume = dim / 2 * math.log(math.pi) - math.lgamma(dim / 2 + 1)
-    return math.exp(log_volume - dim * math.log(2)) / (dim + 1)
-
-
 def figure_units(kappa: float = 1.0, size: int = 401) -> list[Unit]:
-    """The six units of the figure: three of FGG with biases 0, 0.6 and 1.2, three of Chen et al."""
-    distances = tuple(d / math.sqrt(kappa) for d in (-2.0, -1.0, 1.0, 2.0))
+    """Return the six units of the figure, three of FGG and three of Chen et al."""
     w, s = (0.8, 0.6), math.sqrt(kappa)
-    biases = {0.0: "b = 0", 0.6: "b = 0.6/s", 1.2: "b = 1.2/s"}
-    rows = {
-        "space-like, b = 1.2/s": (0.6, 1.2),
-        "time-like, b = 0": (1.3, 0.0),
-        "time-like, b = -1.8/s": (1.3, -1.8),
-    }
+    levels = tuple(d / s for d in (-2.0, -1.0, 1.0, 2.0)), size
     return [
-        *(lorentz_unit(w, b / s, kappa, distances, size, f"FGG, {t}") for b, t in biases.items()),
-        *(
-            chen_unit(t, w, b / s, kappa, distances, size, f"Chen, {title}")
-            for title, (t, b) in rows.items()
-        ),
+        lorentz_unit(w, 0.0, kappa, *levels, "FGG, b = 0"),
+        lorentz_unit(w, 0.6 / s, kappa, *levels, "FGG, b = 0.6/s"),
+        lorentz_unit(w, 1.2 / s, kappa, *levels, "FGG, b = 1.2/s"),
+        chen_unit(0.6, w, 1.2 / s, kappa, *levels, "Chen, space-like, b = 1.2/s"),
+        chen_unit(1.3, w, 0.0, kappa, *levels, "Chen, time-like, b = 0"),
+        chen_unit(1.3, w, -1.8 / s, kappa, *levels, "Chen, time-like, b = -1.8/s"),
     ]
 
 
@@ -240,7 +245,7 @@ def _kappa(kappa: float) -> float:
 
 
 def plot(units: Sequence[Unit], columns: int = 3, limit: float = 3.0) -> Figure:
-    """A disk for each unit: its value as colour, its level curves thin, its boundary thick.
+    """Draw a disk for each unit: its value as colour, its level curves thin, its boundary thick.
 
     Blue and orange are the two sides; colours end at `limit`, a length times s. Solid level
     curves are on the positive side, dashed ones on the negative. The dot is the boundary's point
@@ -249,14 +254,10 @@ def plot(units: Sequence[Unit], columns: int = 3, limit: float = 3.0) -> Figure:
     if not units:
         raise ValueError("expected at least one unit to draw, got none")
     rows = -(-len(units) // columns)
-    figure = Figure(figsize=(2.3 * columns + 0.6, 2.45 * rows), dpi=85, layout="constrained")
-    grid = figure.subplots(rows, columns, squeeze=False)
+    figure, grid = style.make_panels(2.3 * columns + 0.6, 2.45 * rows, rows, columns)
     for axes in grid.flat[len(units) :]:
         axes.set_axis_off()
     images = [draw_unit(axes, u, limit) for axes, u in zip(grid.flat, units, strict=False)]
-    for axes in grid.flat[: len(units)]:
-        axes.set_xlabel(r"$\sqrt{\kappa}\,p_1$", fontsize=8, labelpad=1)
-        axes.set_ylabel(r"$\sqrt{\kappa}\,p_2$", fontsize=8, labelpad=-4)
     bar = figure.colorbar(images[0], ax=grid, shrink=0.7, aspect=30, pad=0.01, extend="both")
     bar.set_label(r"value of the unit, a length times $\sqrt{\kappa}$", fontsize=8)
     bar.ax.tick_params(labelsize=8)
@@ -264,42 +265,23 @@ def plot(units: Sequence[Unit], columns: int = 3, limit: float = 3.0) -> Figure:
 
 
 def draw_unit(axes: Axes, unit: Unit, limit: float) -> Any:
-    """One disk; returns what a colour bar needs."""
-    image = axes.imshow(
-        np.sqrt(unit.kappa) * unit.values, extent=(-1, 1, -1, 1), origin="lower", cmap=sides(),
-        vmin=-limit, vmax=limit, interpolation="nearest",
-    )  # fmt: skip
-    frame(axes)
+    """Draw one disk; return what a colour bar needs."""
+    colours = {"cmap": _SIDES, "vmin": -limit, "vmax": limit, "interpolation": "nearest"}
+    values = np.sqrt(unit.kappa) * unit.values
+    image = axes.imshow(values, extent=(-1, 1, -1, 1), origin="lower", **colours)
+    style.draw_disk(axes)
     for value, curve in unit.levels.items():
         _line(axes, curve, linewidth=0.8, linestyle="-" if value > 0 else "--")
     _line(axes, unit.boundary, linewidth=2.4)
-    there = len(unit.boundary.points)
-    axes.plot(*unit.boundary.points[there // 2 : there // 2 + 1].T, "o", color=COLOURS[5], ms=5)
-    axes.set_title(unit.title + ("" if there else ": no boundary"), fontsize=8, pad=3)
+    count = len(unit.boundary.points)
+    axes.plot(*unit.boundary.points[count // 2 : count // 2 + 1].T, "o", color=COLOURS[5], ms=5)
+    style.label_disk(axes, unit.title + ("" if count else ": no boundary"))
     return image
 
 
-def sides() -> Any:
-    """Blue, white, orange: the two sides of a boundary, for every colour vision."""
-    from matplotlib.colors import LinearSegmentedColormap
-
-    # In few steps: a smooth picture takes five times the room in a file.
-    return LinearSegmentedColormap.from_list("sides", [COLOURS[1], "#FFFFFF", COLOURS[2]], N=12)
+# In few steps: a smooth picture takes five times the room in a file.
+_SIDES = LinearSegmentedColormap.from_list("sides", [COLOURS[1], "#FFFFFF", COLOURS[2]], N=12)
 
 
-def frame(axes: Axes) -> None:
-    """Edge and centre of the unit disk, with room around it."""
-    from matplotlib.patches import Circle
-
-    axes.add_patch(Circle((0, 0), 1, fill=False, linewidth=1, color=COLOURS[0]))
-    axes.plot(0, 0, "+", color=COLOURS[0], markersize=5, markeredgewidth=0.8)
-    axes.set(xlim=(-1.03, 1.03), ylim=(-1.03, 1.03), aspect="equal")
-    axes.set_xticks([-1, 0, 1])
-    axes.set_yticks([-1, 0, 1])
-    axes.tick_params(labelsize=7, length=2, pad=1)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
-
-
-def _line(axes: Axes, curve: Curve, **style: Any) -> None:
-    axes.plot(*curve.points.T, color=COLOURS[0], solid_capstyle="butt", **style)
+def _line(axes: Axes, curve: Curve, **look: Any) -> None:
+    axes.plot(*curve.points.T, color=COLOURS[0], solid_capstyle="butt", **look)

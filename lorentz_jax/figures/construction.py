@@ -1,4 +1,4 @@
-"""How weights make a hyperplane of the hyperboloid (the paper's Figure 4), in H^2.
+"""Picture how weights make a hyperplane of the hyperboloid (the paper's Figure 4), in H^2.
 
 The Euclidean weights w and bias b put an anchor at signed distance `rho = -b/|w|` from the origin
 along w; w, carried there along that line, is the normal v; the hyperplane is where the linear
@@ -20,8 +20,11 @@ from matplotlib.figure import Figure
 
 from lorentz_jax import geometry
 from lorentz_jax._src.arguments import as_kappa
-from lorentz_jax.bench.timing import COLOURS
+from lorentz_jax.bench import style
+from lorentz_jax.bench.style import COLOURS
 from lorentz_jax.hyperplane import normals
+
+__all__ = ["Construction", "construct", "plot_sections", "plot_space"]
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ class Construction:
 def construct(
     w: Sequence[float], b: float, kappa: float, extent: float = 2.0, count: int = 61
 ) -> Construction:
-    """The figure's data for two weights w and a bias b.
+    """Return the figure's data for two weights w and a bias b.
 
     Args:
       w, b, kappa: of the unit.
@@ -78,9 +81,9 @@ def construct(
         )
     side = np.array([-axis[1], axis[0]])
     with jax.enable_x64(True):
-        found = normals(np.asarray(w, np.float64)[:, None], np.array([float(b)]), kappa)
+        plane = normals(np.asarray(w, np.float64)[:, None], np.array([float(b)]), kappa)
         anchor = np.asarray(geometry.lift(geometry.exp0(offset * axis, kappa), kappa))
-        normal = np.array([found.time[0], *np.asarray(found.space)[:, 0]])
+        normal = np.array([plane.time[0], *np.asarray(plane.space)[:, 0]])
         radius = np.linspace(0, extent, count // 2)[:, None, None]
         angle = np.linspace(0, 2 * math.pi, count)[:, None]
         around = np.cos(angle) * axis + np.sin(angle) * side
@@ -93,66 +96,59 @@ def construct(
     t = np.linspace(-reach, reach, count)[:, None]
     far = 1.05 * math.cosh(reach) * anchor
     wide = 1.05 * math.sinh(reach) / s * along
-    return Construction(
-        kappa=float(kappa), offset=offset, axis=axis, anchor=anchor, normal=normal, along=along,
-        sheet=sheet,
-        plane=np.stack([-wide, wide, far + wide, far - wide]),
-        hyperplane=np.cosh(t) * anchor + np.sinh(t) / s * along,
-        steps=t[:, 0] / s,
-        profile=profile,
-    )  # fmt: skip
+    corners = np.stack([-wide, wide, far + wide, far - wide])
+    hyperplane = np.cosh(t) * anchor + np.sinh(t) / s * along
+    vectors = (axis, anchor, normal, along)
+    curves = (sheet, corners, hyperplane, t[:, 0] / s, profile)
+    return Construction(float(kappa), offset, *vectors, *curves)
 
 
-def plot_space(found: Construction) -> Figure:
-    """Hyperboloid, plane, hyperplane, anchor and normal in R^3, the time upwards."""
+def plot_space(c: Construction) -> Figure:
+    """Draw hyperboloid, plane, hyperplane, anchor and normal in R^3, the time upwards."""
     figure = Figure(figsize=(4.6, 3.9), dpi=85)
     axes: Any = figure.add_axes((0.0, 0.05, 0.92, 0.95), projection="3d", computed_zorder=False)
-    time, x, y = np.moveaxis(found.sheet, -1, 0)
+    time, x, y = np.moveaxis(c.sheet, -1, 0)
     axes.plot_surface(x, y, time, color=COLOURS[6], alpha=0.35, linewidth=0, zorder=1)
-    axes.plot_wireframe(
-        x, y, time, color=COLOURS[1], linewidth=0.4, alpha=0.5, rcount=6, ccount=12, zorder=2
-    )
-    corners = found.plane[[0, 1, 3, 2]].reshape(2, 2, 3)
-    axes.plot_surface(
-        corners[..., 1], corners[..., 2], corners[..., 0], color=COLOURS[2], alpha=0.35,
-        linewidth=0, zorder=3,
-    )  # fmt: skip
-    _curve(axes, found.plane[[0, 1, 2, 3, 0]], color=COLOURS[2], linewidth=1.2, zorder=3)
-    _curve(axes, found.profile, color=COLOURS[0], linewidth=1, linestyle=":", zorder=4)
-    _curve(axes, found.hyperplane, color=COLOURS[5], linewidth=2.4, zorder=5)
-    _curve(axes, np.stack([0 * found.anchor, found.anchor]), color=COLOURS[0], linewidth=0.8)
-    tip = found.anchor + 1.5 * found.normal / np.sqrt(found.kappa) / np.linalg.norm(found.normal)
-    _arrow(axes, found.anchor, tip)
-    _curve(axes, found.anchor[None], marker="o", color=COLOURS[0], linestyle="", zorder=7)
-    _curve(axes, found.profile[[len(found.profile) // 2]], marker="+", color=COLOURS[0], zorder=7)
-    _label(axes, found.anchor, "P  ", ha="right")
+    wires = {"color": COLOURS[1], "linewidth": 0.4, "alpha": 0.5, "zorder": 2}
+    axes.plot_wireframe(x, y, time, rcount=6, ccount=12, **wires)
+    time, x, y = np.moveaxis(c.plane[[0, 1, 3, 2]].reshape(2, 2, 3), -1, 0)
+    axes.plot_surface(x, y, time, color=COLOURS[2], alpha=0.35, linewidth=0, zorder=3)
+    _curve(axes, c.plane[[0, 1, 2, 3, 0]], color=COLOURS[2], linewidth=1.2, zorder=3)
+    _curve(axes, c.profile, color=COLOURS[0], linewidth=1, linestyle=":", zorder=4)
+    _curve(axes, c.hyperplane, color=COLOURS[5], linewidth=2.4, zorder=5)
+    _curve(axes, np.stack([0 * c.anchor, c.anchor]), color=COLOURS[0], linewidth=0.8)
+    tip = c.anchor + 1.5 * c.normal / np.sqrt(c.kappa) / np.linalg.norm(c.normal)
+    _arrow(axes, c.anchor, tip)
+    _curve(axes, c.anchor[None], marker="o", color=COLOURS[0], linestyle="", zorder=7)
+    _curve(axes, c.profile[[len(c.profile) // 2]], marker="+", color=COLOURS[0], zorder=7)
+    _label(axes, c.anchor, "P  ", ha="right")
     _label(axes, tip, " v")
-    _label(axes, found.profile[len(found.profile) // 2], "o  ", ha="right", va="top")
+    _label(axes, c.profile[len(c.profile) // 2], "o  ", ha="right", va="top")
     axes.set_xlabel("$x_1$ (length)", fontsize=8, labelpad=-6)
     axes.set_ylabel("$x_2$ (length)", fontsize=8, labelpad=-6)
     axes.set_zlabel("$x_t$ (length)", fontsize=8, labelpad=-6)
     axes.tick_params(labelsize=7, pad=-2)
     axes.set_box_aspect((1, 1, 0.8), zoom=1.12)
     # Look along the hyperplane's side, from a little above.
-    axes.view_init(elev=20, azim=math.degrees(math.atan2(found.axis[1], found.axis[0])) - 57)
+    axes.view_init(elev=20, azim=math.degrees(math.atan2(c.axis[1], c.axis[0])) - 57)
     return figure
 
 
-def _curve(axes: Any, points: np.ndarray, **style: Any) -> None:
-    axes.plot(points[:, 1], points[:, 2], points[:, 0], **style)
+def _curve(axes: Any, points: np.ndarray, **look: Any) -> None:
+    axes.plot(points[:, 1], points[:, 2], points[:, 0], **look)
 
 
 def _arrow(axes: Any, start: np.ndarray, end: np.ndarray) -> None:
-    place, step = start[[1, 2, 0]], (end - start)[[1, 2, 0]]
-    axes.quiver(*place, *step, color=COLOURS[3], linewidth=2, arrow_length_ratio=0.2, zorder=6)
+    foot, step = start[[1, 2, 0]], (end - start)[[1, 2, 0]]
+    axes.quiver(*foot, *step, color=COLOURS[3], linewidth=2, arrow_length_ratio=0.2, zorder=6)
 
 
-def _label(axes: Any, point: np.ndarray, text: str, **style: Any) -> None:
-    axes.text(point[1], point[2], point[0], text, fontsize=10, zorder=8, **style)
+def _label(axes: Any, point: np.ndarray, text: str, **look: Any) -> None:
+    axes.text(point[1], point[2], point[0], text, fontsize=10, zorder=8, **look)
 
 
-def plot_sections(found: Construction) -> Figure:
-    """The two planar sections: through the origin along w, and along the hyperplane.
+def plot_sections(c: Construction) -> Figure:
+    """Draw the two planar sections: through the origin along w, and along the hyperplane.
 
     Left, the coordinates are `w.x/|w|` and time: the hyperboloid is a hyperbola, the hyperplane the
     one point P on the line that the plane `X o v = 0` leaves, and v a tangent vector at P. It is
@@ -160,58 +156,45 @@ def plot_sections(found: Construction) -> Figure:
     tangent vector and along s P, an orthonormal pair: the hyperplane is a hyperbola of the same
     curvature, hence itself a hyperbolic line.
     """
-    figure = Figure(figsize=(7, 2.6), dpi=100, layout="constrained")
-    left, right = figure.subplots(1, 2)
-    s, black = math.sqrt(found.kappa), COLOURS[0]
+    figure, [[left, right]] = style.make_panels(7, 2.6, columns=2, dpi=100)
+    s, black = math.sqrt(c.kappa), COLOURS[0]
 
     def flat(vector: np.ndarray) -> np.ndarray:
-        return np.stack([vector[..., 1:] @ found.axis, vector[..., 0]])
+        return np.stack([vector[..., 1:] @ c.axis, vector[..., 0]])
 
-    edge = 1.05 * found.profile[-1, 0]
+    edge = 1.05 * c.profile[-1, 0]
     left.plot([-edge, 0, edge], [edge, 0, edge], ":", color=black, linewidth=0.8)
-    left.plot(*flat(found.profile), color=COLOURS[1], linewidth=1.6, label="hyperboloid")
-    reach = edge / found.anchor[0]
-    left.plot(
-        *flat(np.stack([0 * found.anchor, reach * found.anchor])), color=COLOURS[2],
-        linewidth=1.6, label="plane $X\\circ v=0$",
-    )  # fmt: skip
-    unit = found.normal / (s * math.sqrt(_square(found.normal)))
-    start, end = flat(found.anchor), flat(found.anchor + unit)
-    left.annotate(
-        "", end, start, arrowprops={"arrowstyle": "-|>", "color": COLOURS[3], "linewidth": 2}
-    )
+    left.plot(*flat(c.profile), color=COLOURS[1], linewidth=1.6, label="hyperboloid")
+    reach = edge / c.anchor[0]
+    line = flat(np.stack([0 * c.anchor, reach * c.anchor]))
+    left.plot(*line, color=COLOURS[2], linewidth=1.6, label="plane $X\\circ v=0$")
+    unit = c.normal / (s * math.sqrt(c.normal @ _flipped(c.normal)))
+    start, end = flat(c.anchor), flat(c.anchor + unit)
+    arrow = {"arrowstyle": "-|>", "color": COLOURS[3], "linewidth": 2}
+    left.annotate("", end, start, arrowprops=arrow)
     left.annotate("v", end, (5, -2), textcoords="offset points", fontsize=9)
     left.plot(*start, "o", color=COLOURS[5], zorder=5)
     left.annotate("P", start, (6, -9), textcoords="offset points", fontsize=9)
     left.plot(0, 1 / s, "+", color=black, markersize=8, zorder=5)
     left.annotate("o", (0, 1 / s), (-3, -12), textcoords="offset points", fontsize=9)
-    left.set(xlabel="$w\\cdot x/|w|$ (length)", ylabel="$x_t$ (length)", aspect="equal", ylim=0)
-    left.set_title(f"through o along w: P at distance {found.offset:.3g}", fontsize=9)
+    title = f"through o along w: P at distance {c.offset:.3g}"
+    style.finish(left, "$w\\cdot x/|w|$ (length)", "$x_t$ (length)", title)
 
-    across, up = (
-        found.hyperplane @ _flipped(found.along),
-        -s * found.hyperplane @ _flipped(found.anchor),
-    )
+    across = c.hyperplane @ _flipped(c.along)
+    up = -s * c.hyperplane @ _flipped(c.anchor)
     top = 1.05 * up.max()
     right.plot([-top, 0, top], [top, 0, top], ":", color=black, linewidth=0.8, label="light cone")
     right.plot(across, up, color=COLOURS[5], linewidth=2.4, label="hyperplane")
     right.plot(0, 1 / s, "o", color=COLOURS[5], zorder=5)
     right.annotate("P", (0, 1 / s), (-3, -13), textcoords="offset points", fontsize=9)
-    right.set(
-        xlabel="along the hyperplane (length)", ylabel="along P (length)", aspect="equal", ylim=0
-    )
-    right.set_title("in the plane $X\\circ v=0$", fontsize=9)
+    title = "in the plane $X\\circ v=0$"
+    style.finish(right, "along the hyperplane (length)", "along P (length)", title)
     for axes in (left, right):
-        axes.tick_params(labelsize=8)
-        axes.grid(alpha=0.25, linewidth=0.5)
-        axes.legend(fontsize=8, frameon=False, loc="lower left")
+        axes.set(aspect="equal", ylim=0)
+        style.add_legend(axes, loc="lower left")
     return figure
 
 
 def _flipped(vector: np.ndarray) -> np.ndarray:
-    """The vector with its time negated: its dot product with X is the Minkowski product."""
+    """Negate the time: the dot product of the result with X is the Minkowski product."""
     return vector * np.array([-1.0, 1.0, 1.0])
-
-
-def _square(vector: np.ndarray) -> float:
-    return float(vector @ _flipped(vector))

@@ -1,4 +1,4 @@
-"""How far one step moves the output of a layer: the paper's propositions on growth, in numbers.
+"""Compute how far one step moves a layer's output: the paper's propositions on growth.
 
 With s = sqrt(kappa), X the ambient input (time first), |X| its Euclidean length and all updates
 of size (Frobenius norm) at most `rate`:
@@ -11,7 +11,7 @@ of size (Frobenius norm) at most `rate`:
     out. A Poincare unit gives `|w| rho`.
 (c) Which of the two, |w| or b, gradients choose is another matter (`settled_ratio`).
 
-That a tree of depth h needs outputs at distance O(h) is in `tree_layout`.
+That a tree of depth h needs outputs at distance O(h) is in `tree_shapes`.
 Everything is float64, whatever the default.
 """
 
@@ -30,13 +30,26 @@ from jax import Array
 from scipy.optimize import root_scalar
 
 from lorentz_jax import functional, geometry
-from lorentz_jax.bench.convergence import check_name
+from lorentz_jax.bench.convergence import check_name, run_compiled
 from lorentz_jax.hyperplane import normals
 from lorentz_jax.models import chen, poincare
 
+__all__ = [
+    "LABELS",
+    "LAYERS",
+    "OPTIMISERS",
+    "Ascent",
+    "Reach",
+    "Trace",
+    "ascent",
+    "each",
+    "least_updates",
+    "reach",
+    "settled_ratio",
+    "trace",
+]
+
 Params = Mapping[str, Any]
-# Compiling takes longer than running, so it is told to make less of an effort.
-_COMPILER: dict[str, Any] = {"xla_backend_optimization_level": 0}
 
 
 def _fgg(p: Params, x: Any, kappa: Any) -> Array:
@@ -67,13 +80,15 @@ OPTIMISERS: dict[str, Callable[[Any], optax.GradientTransformation]] = {
 
 
 def each(function: Callable[[Any], Any], jobs: Sequence[Any]) -> dict[Any, Any]:
-    """Results by job. Two at a time: one run keeps one core busy, and compiling another."""
+    """Return results by job. Two run at a time: running keeps one core busy, compiling another."""
     with ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
         return dict(zip(jobs, pool.map(function, jobs), strict=True))
 
 
-def least_updates(distance: Any, length: float, rate: float, kappa: float, start: float = 0.0):
-    """Updates of size `rate` that Chen's layer needs to reach a distance, `(...)`, by (a).
+def least_updates(
+    distance: Any, length: float, rate: float, kappa: float, start: float = 0.0
+) -> np.ndarray:
+    """Return how many updates of size `rate` Chen's layer needs to reach a distance, by (a).
 
     Args:
       distance: of the output from the origin, `(...)`, s distance below 700.
@@ -105,7 +120,7 @@ class Reach:
 
 
 def reach(layer: str, moved: Any, kappa: float = 1.0, radius: float = 1.0) -> Reach:
-    """Output distance of one unit, w = 1 and b = 0 at first, whose weights move the best way.
+    """Return the output distance of a unit, w = 1 and b = 0 at first, whose weights move best.
 
     For FGG and Poincare the bias moves, for Chen (w, w_t) moves along X, which is the direction of
     steepest ascent. The input is at `radius` on the axis.
@@ -134,7 +149,7 @@ def reach(layer: str, moved: Any, kappa: float = 1.0, radius: float = 1.0) -> Re
 
 
 def settled_ratio(kappa: float, radius: float = math.sqrt(2)) -> float:
-    """The ratio q = b/|w| at which the ascent of an FGG unit's distance from b = 0 stops to change.
+    """Return the q = b/|w| at which ascending an FGG unit's distance from b = 0 stops to change it.
 
     For an input at `radius` on the axis of w the gradient for (|w|, b) is parallel to
     `(T - q, 1)`, `T = tanh(s (radius + q))/s`, so q grows until `q (T - q) = 1`. From there on
@@ -169,7 +184,7 @@ class Ascent:
 def ascent(
     kappas: Sequence[float], steps: int, rate: float, radius: float = math.sqrt(2)
 ) -> Ascent:
-    """Steps of length `rate` along the gradient of the distance, from w = 1 and b = 0.
+    """Take steps of length `rate` along the gradient of the distance, from w = 1 and b = 0.
 
     The input is at `radius` on the axis of w. A step that would take |w| below `rate` is the last:
     beyond it the hyperplane is farther than float64 can tell.
@@ -199,8 +214,8 @@ def ascent(
 
     with jax.enable_x64(True):
         all_kappas = jnp.asarray(kappas, float)
-        found = jax.jit(jax.vmap(run)).lower(all_kappas).compile(_COMPILER)(all_kappas)
-    distance, ratio, over = (np.array(f) for f in found)
+        outputs = run_compiled(jax.vmap(run), all_kappas, effort=0)
+    distance, ratio, over = map(np.array, outputs)
     distance[over] = np.nan
     return Ascent(distance, ratio)
 
@@ -222,19 +237,24 @@ class Trace:
     gap: np.ndarray
 
     def steps(self, tolerance: float = 0.1) -> np.ndarray:
-        """Looks at the output until it is within `tolerance` of the target, `(K, R, D)`.
+        """Count looks at the output until it is within `tolerance` of the target, `(K, R, D)`.
 
-        `T + 1` where it never is.
+        The count is `T + 1` where it never is.
         """
         near = self.gap < tolerance
         return np.where(near.any(-1), near.argmax(-1), self.gap.shape[-1]) + 1
 
 
 def trace(
-    layer: str, optimiser: str, targets: Sequence[float], rates: Sequence[float] = (0.1,),
-    kappas: Sequence[float] = (1.0,), steps: int = 1000, radius: float = math.sqrt(2),
+    layer: str,
+    optimiser: str,
+    targets: Sequence[float],
+    rates: Sequence[float] = (0.1,),
+    kappas: Sequence[float] = (1.0,),
+    steps: int = 1000,
+    radius: float = math.sqrt(2),
     dim: int = 3,
-) -> Trace:  # fmt: skip
+) -> Trace:
     """Fit one input to targets at the distances `targets`, for every rate and kappa, at once.
 
     Input (at distance `radius`) and target lie along the first axis. The kernel starts as half the
@@ -261,10 +281,10 @@ def trace(
 
         def step(state, _):
             params, memory = state
-            (_, seen), gradient = jax.value_and_grad(loss, has_aux=True)(params)
+            (_, (distance, gap)), gradient = jax.value_and_grad(loss, has_aux=True)(params)
             update, memory = transform.update(gradient, memory)
-            seen = (seen[0], size(gradient), size(update), seen[1])
-            return (optax.apply_updates(params, update), memory), seen
+            row = distance, size(gradient), size(update), gap
+            return (optax.apply_updates(params, update), memory), row
 
         return jax.lax.scan(step, (start, transform.init(start)), length=steps)[1]
 
@@ -273,5 +293,4 @@ def trace(
     # Optax's Adam mixes floats and integers, which strict promotion refuses.
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
         arguments = [jnp.asarray(a, float) for a in (kappas, rates, targets)]
-        found = jax.jit(run).lower(*arguments).compile(_COMPILER)(*arguments)
-        return Trace(*(np.asarray(f) for f in found))
+        return Trace(*map(np.asarray, run_compiled(run, *arguments, effort=0)))

@@ -1,7 +1,7 @@
-"""How far from the origin a trained network works, layer by layer (the paper's Figure 3).
+"""Picture how far from the origin a trained network works, layer by layer (the paper's Figure 3).
 
-What a layer gives out are points; the mean over images and pixels of their distance to the origin
-is its radius, `asinh(s|x|)/s` by the space part x. Convolutions and norms are apart, since a
+The outputs of a layer are points; the mean over images and pixels of their distance to the origin
+is its radius, `asinh(s|x|)/s` by the space part x. Convolutions and norms are shown apart, since a
 convolution may move points outwards and the norm after it back.
 
 A Euclidean network has no hyperboloid to place its features on. Its radius is their norm |x|: the
@@ -19,12 +19,15 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
-from lorentz_jax.bench.timing import COLOURS
+from lorentz_jax.bench import style
+from lorentz_jax.bench.style import COLOURS
 from lorentz_jax.figures.table1 import Trained
 from lorentz_jax.training.diagnostics import make_radius_step, with_convolutions
 from lorentz_jax.training.state import Arrays
 
-MARKERS = ("o", "s", "^", "v", "D")
+__all__ = ["Profile", "of_runs", "plot", "profile"]
+
+_MARKERS = ("o", "s", "^", "v", "D")
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Profile:
 
 
 def profile(graphdef: Any, params: Arrays, stats: Arrays, images: Any) -> Profile:
-    """Radii for images `(N, H, W, C)` that are prepared as the network wants them.
+    """Measure radii for images `(N, H, W, C)` that are prepared as the network wants them.
 
     Raises:
       ValueError: no images, or a network without convolutions.
@@ -53,38 +56,38 @@ def profile(graphdef: Any, params: Arrays, stats: Arrays, images: Any) -> Profil
     if images.ndim != 4 or not len(images):
         raise ValueError(f"expected images (N, H, W, C), at least one, got shape {images.shape}")
     step = make_radius_step(graphdef, lambda key, x: x, layers=with_convolutions)
-    found = step(params, stats, images, np.arange(len(images), dtype=np.int32))
-    names = sorted((n.removesuffix("/conv") for n in found if n.endswith("/conv")), key=_order)
+    radii = step(params, stats, images, np.arange(len(images), dtype=np.int32))
+    names = sorted((n.removesuffix("/conv") for n in radii if n.endswith("/conv")), key=_order)
     if not names:
         raise ValueError("the network has no layers named conv")
     normed = [any(key.startswith(f"{name}/norm/") for key in params) for name in names]
     return Profile(
         tuple(names),
-        np.array([float(found[f"{name}/conv"]) for name in names]),
+        np.array([float(radii[f"{name}/conv"]) for name in names]),
         # A pair without a norm gives out what its convolution does.
-        np.where(normed, [float(found[name]) for name in names], np.nan),
+        np.where(normed, [float(radii[name]) for name in names], np.nan),
     )
 
 
 def _order(name: str) -> tuple[int, ...]:
-    """The stem, then stages, blocks and their parts by number."""
+    """Return a key that puts the stem first, then stages, blocks and their parts by number."""
     if name == "stem":
         return (-1,)
-    *place, part = name.split("/")[1:]
-    return (*map(int, place), ("first", "second", "shortcut").index(part))
+    *numbers, part = name.split("/")[1:]
+    return (*map(int, numbers), ("first", "second", "shortcut").index(part))
 
 
 def of_runs(runs: Iterable[Trained], count: int = 256) -> dict[str, list[Profile]]:
-    """Profiles of trained networks by model, for the first `count` test images."""
-    found: dict[str, list[Profile]] = {}
+    """Return profiles of trained networks by model, for the first `count` test images."""
+    profiles: dict[str, list[Profile]] = {}
     for run in runs:
         values = profile(run.graphdef, run.params, run.stats, run.images(count))
-        found.setdefault(run.config.model, []).append(values)
-    return found
+        profiles.setdefault(run.config.model, []).append(values)
+    return profiles
 
 
-def plot(found: Mapping[str, Sequence[Profile]]) -> Figure:
-    """Mean radius by depth, left after convolutions, right after norms; a colour a network.
+def plot(networks: Mapping[str, Sequence[Profile]]) -> Figure:
+    """Draw mean radius by depth, left after convolutions, right after norms; a colour a network.
 
     Lines are means over the networks of a name, bands their range. Shortcuts are hollow, above
     the second convolution of their block.
@@ -92,32 +95,28 @@ def plot(found: Mapping[str, Sequence[Profile]]) -> Figure:
     Raises:
       ValueError: nothing to draw, or networks of one name with different layers.
     """
-    if not found or not all(found.values()):
-        raise ValueError(f"expected a profile for every name, got {dict(found)}")
-    figure = Figure(figsize=(7, 2.9), dpi=100, layout="constrained")
-    panels = figure.subplots(1, 2, sharey=True)
-    for place, (name, profiles) in enumerate(found.items()):
+    if not networks or not all(networks.values()):
+        raise ValueError(f"expected a profile for every name, got {dict(networks)}")
+    figure, [panels] = style.make_panels(7, 2.9, columns=2, dpi=100, sharey=True)
+    for number, (name, profiles) in enumerate(networks.items()):
         names = profiles[0].names
-        if any(other.names != names for other in profiles):
+        if any(later.names != names for later in profiles):
             raise ValueError(f"the networks named {name!r} have different layers")
         side = np.array([n.endswith("shortcut") for n in names])
-        depth = np.cumsum(~side)
-        style = {"color": COLOURS[1 + place % 6], "marker": MARKERS[place % 5], "markersize": 4}
-        for axes, kind in zip(panels, ("linear", "norm"), strict=True):
-            values = np.stack([getattr(p, kind) for p in profiles])
+        depth, main = np.cumsum(~side), ~side
+        colour, marker = COLOURS[1 + number % 6], _MARKERS[number % 5]
+        look = {"color": colour, "marker": marker, "markersize": 4}
+        for axes, part in zip(panels, ("linear", "norm"), strict=True):
+            values = np.stack([getattr(p, part) for p in profiles])
             mean, low, high = values.mean(0), values.min(0), values.max(0)
-            axes.plot(depth[~side], mean[~side], **style, linewidth=1.2, label=name)
-            axes.fill_between(
-                depth[~side], low[~side], high[~side], color=style["color"], alpha=0.25, linewidth=0
-            )
-            axes.plot(depth[side], mean[side], **style, linestyle="", markerfacecolor="white")
-    for axes, kind in zip(panels, ("convolution", "norm"), strict=True):
-        axes.set_title(f"after the {kind}", fontsize=9)
-        axes.set_xlabel("convolution, counted from the image", fontsize=8)
+            axes.plot(depth[main], mean[main], **look, linewidth=1.2, label=name)
+            band = {"color": colour, "alpha": 0.25, "linewidth": 0}
+            axes.fill_between(depth[main], low[main], high[main], **band)
+            axes.plot(depth[side], mean[side], **look, linestyle="", markerfacecolor="white")
+    for axes, part in zip(panels, ("convolution", "norm"), strict=True):
+        style.finish(axes, "convolution, counted from the image", title=f"after the {part}")
         axes.set_ylim(bottom=0)
         axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.tick_params(labelsize=8)
-        axes.grid(alpha=0.25, linewidth=0.5)
     panels[0].set_ylabel("mean distance to the origin (length)", fontsize=8)
-    panels[0].legend(fontsize=8, frameon=False)
+    style.add_legend(panels[0])
     return figure

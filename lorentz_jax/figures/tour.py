@@ -1,4 +1,4 @@
-"""The geometry in pictures: charts, precision of distances, and what centring does."""
+"""Picture the geometry: charts, precision of distances, and what centring does."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,9 +10,22 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from lorentz_jax import geometry
+from lorentz_jax.bench import style
 from lorentz_jax.bench.convergence import arccosh_dist
-from lorentz_jax.bench.timing import COLOURS
-from lorentz_jax.figures.boundaries import frame
+from lorentz_jax.bench.style import COLOURS
+
+__all__ = [
+    "CHARTS",
+    "Centring",
+    "Chart",
+    "Precision",
+    "centring",
+    "charts",
+    "plot_centring",
+    "plot_charts",
+    "plot_precision",
+    "precision",
+]
 
 CHARTS = {
     "space part": lambda x, kappa: x,
@@ -35,7 +48,7 @@ class Chart:
 
 
 def charts(kappa: float, lines: int = 5, count: int = 121) -> dict[str, Chart]:
-    """Rings and geodesics in the three charts of `CHARTS`, which is what is stored, and two balls.
+    """Return rings and geodesics in the charts of `CHARTS`: what is stored, and two balls.
 
     The geodesics meet the first axis at right angles, 0.75/s from one to the next.
     """
@@ -56,23 +69,23 @@ def charts(kappa: float, lines: int = 5, count: int = 121) -> dict[str, Chart]:
         }
 
 
-def plot_charts(found: Mapping[str, Chart]) -> Figure:
-    """The charts side by side: rings dotted, geodesics solid."""
-    figure = Figure(figsize=(7, 2.6), dpi=100, layout="constrained")
-    for axes, (name, chart) in zip(figure.subplots(1, len(found)), found.items(), strict=True):
+def plot_charts(named: Mapping[str, Chart]) -> Figure:
+    """Draw the charts side by side: rings dotted, geodesics solid."""
+    figure, [panels] = style.make_panels(7, 2.6, columns=len(named), dpi=100)
+    for axes, (name, chart) in zip(panels, named.items(), strict=True):
         if name == "space part":
             axes.set(xlim=(-11, 11), ylim=(-11, 11), aspect="equal")
             axes.plot(0, 0, "+", color=COLOURS[0], markersize=5)
             axes.tick_params(labelsize=7)
         else:
-            frame(axes)
+            style.draw_disk(axes)
         for ring in chart.rings:
             axes.plot(*ring.T, ":", color=COLOURS[0], linewidth=1)
         for line in chart.geodesics:
             axes.plot(*line.T, color=COLOURS[1], linewidth=1.4)
         axes.set_title(name, fontsize=9)
         axes.set_xlabel(r"first coordinate times $\sqrt{\kappa}$", fontsize=8)
-    figure.axes[0].set_ylabel(r"second coordinate times $\sqrt{\kappa}$", fontsize=8)
+    panels[0].set_ylabel(r"second coordinate times $\sqrt{\kappa}$", fontsize=8)
     return figure
 
 
@@ -96,7 +109,7 @@ class Precision:
 def precision(
     kappa: float = 1.0, apart: float = 0.1, radii: Sequence[float] | None = None, pairs: int = 64
 ) -> Precision:
-    """How two formulas for one distance fare in float32, by the distance from the origin.
+    """Measure two formulas for one distance in float32, by the distance from the origin.
 
     The truth is `geometry.dist` in float64 of the same float32 numbers, which the tests compare
     with 60 digits.
@@ -106,34 +119,28 @@ def precision(
     with jax.enable_x64(True):
         ways = np.stack([np.cos(turn), np.sin(turn)], axis=-1)
         x = geometry.exp0(radius[:, None, None] * ways[0], kappa)
-        y = geometry.translate(x, geometry.exp0(np.broadcast_to(apart * ways[1], x.shape), kappa),
-                               kappa)  # fmt: skip
+        step = geometry.exp0(np.broadcast_to(apart * ways[1], x.shape), kappa)
+        y = geometry.translate(x, step, kappa)
         x, y = np.asarray(x, np.float32), np.asarray(y, np.float32)
         truth = np.asarray(geometry.dist(x.astype(np.float64), y.astype(np.float64), kappa))
     ours = np.asarray(geometry.dist(x, y, kappa))
     plain = np.asarray(arccosh_dist(geometry.lift(x, kappa), geometry.lift(y, kappa), kappa))
-    error = [np.median(np.abs(found / truth - 1), axis=1) for found in (ours, plain)]
-    return Precision(radius, np.median(truth, axis=1), error[0], error[1])
+    errors = [np.median(np.abs(measured / truth - 1), axis=1) for measured in (ours, plain)]
+    return Precision(radius, np.median(truth, axis=1), *errors)
 
 
-def plot_precision(found: Precision) -> Figure:
-    """Both errors against the distance from the origin."""
-    figure = Figure(figsize=(4.6, 2.8), dpi=100, layout="constrained")
-    axes = figure.subplots()
-    axes.semilogy(
-        found.radius, found.arccosh, "s--", color=COLOURS[5], markersize=3,
-        label=r"arccosh$(-\kappa\, X\circ Y)/\sqrt{\kappa}$",
-    )  # fmt: skip
+def plot_precision(errors: Precision) -> Figure:
+    """Draw both errors against the distance from the origin."""
+    figure, [[axes]] = style.make_panels(4.6, 2.8, dpi=100)
+    label = r"arccosh$(-\kappa\, X\circ Y)/\sqrt{\kappa}$"
+    look = {"color": COLOURS[5], "markersize": 3, "label": label}
+    axes.semilogy(errors.radius, errors.arccosh, "s--", **look)
     # An error of 0 has no place on a logarithmic axis.
-    axes.semilogy(
-        found.radius, np.maximum(found.ours, 1e-9), "o-", color=COLOURS[1], markersize=3,
-        label="geometry.dist",
-    )  # fmt: skip
-    axes.set_xlabel("distance of the two points from the origin (length)", fontsize=8)
-    axes.set_ylabel("relative error, float32", fontsize=8)
-    axes.tick_params(labelsize=8)
-    axes.legend(fontsize=8, frameon=False)
-    axes.grid(alpha=0.25, linewidth=0.5)
+    look = {"color": COLOURS[1], "markersize": 3, "label": "geometry.dist"}
+    axes.semilogy(errors.radius, np.maximum(errors.ours, 1e-9), "o-", **look)
+    name = "distance of the two points from the origin (length)"
+    style.finish(axes, name, "relative error, float32")
+    style.add_legend(axes)
     return figure
 
 
@@ -159,7 +166,7 @@ class Centring:
 def centring(
     kappa: float = 1.0, beta: Sequence[float] = (0.0, -0.7), count: int = 60, seed: int = 0
 ) -> Centring:
-    """A cloud around a point 1.6/s away, moved by `T_beta o T_(-mean)`, an isometry."""
+    """Move a cloud around a point 1.6/s away by `T_beta o T_(-mean)`, an isometry."""
     s = math.sqrt(kappa)
     cloud = np.random.default_rng(seed).normal(size=(count, 2)) * [0.55, 0.3] / s
     with jax.enable_x64(True):
@@ -174,18 +181,16 @@ def centring(
         return Centring(float(kappa), before, after, mean, target, stretch)
 
 
-def plot_centring(found: Centring) -> Figure:
-    """The batch before and after on the Poincare disk."""
-    figure = Figure(figsize=(5.2, 2.8), dpi=100, layout="constrained")
-    sides = (("before", found.before, found.mean), ("after", found.after, found.beta))
-    s = math.sqrt(found.kappa)
-    for axes, (name, points, centre) in zip(figure.subplots(1, 2), sides, strict=True):
-        frame(axes)
-        for data, style in ((points, {"marker": ".", "markersize": 4, "color": COLOURS[1]}),
-                            (centre[None], {"marker": "D", "color": COLOURS[5]})):  # fmt: skip
-            disk = s * np.asarray(geometry.to_poincare(data.astype(np.float32), found.kappa))
-            axes.plot(*disk.T, linestyle="", **style)
-        axes.set_title(name, fontsize=9)
-        axes.set_xlabel(r"$\sqrt{\kappa}\,p_1$", fontsize=8)
-        axes.set_ylabel(r"$\sqrt{\kappa}\,p_2$", fontsize=8, labelpad=-4)
+def plot_centring(batch: Centring) -> Figure:
+    """Draw the batch before and after on the Poincare disk."""
+    figure, [panels] = style.make_panels(5.2, 2.8, columns=2, dpi=100)
+    sides = (("before", batch.before, batch.mean), ("after", batch.after, batch.beta))
+    dots = {"marker": ".", "markersize": 4, "color": COLOURS[1]}
+    diamond = {"marker": "D", "color": COLOURS[5]}
+    for axes, (name, points, centre) in zip(panels, sides, strict=True):
+        style.draw_disk(axes)
+        for x, look in ((points, dots), (centre[None], diamond)):
+            ball = geometry.to_poincare(x.astype(np.float32), batch.kappa)
+            axes.plot(*(math.sqrt(batch.kappa) * np.asarray(ball)).T, linestyle="", **look)
+        style.label_disk(axes, name)
     return figure

@@ -1,4 +1,4 @@
-"""Trees as arrays of parents: distances in them, and how well points keep those distances.
+"""Describe trees by arrays of parents: distances in them, and how well points keep those.
 
 Node 0 is the root and has parent -1; every other node comes after its parent.
 """
@@ -14,11 +14,25 @@ import numpy as np
 
 from lorentz_jax import geometry
 
+__all__ = [
+    "TreeSize",
+    "check_parents",
+    "depths",
+    "distortions",
+    "least_radius",
+    "mammals",
+    "mean_average_precision",
+    "regular_tree",
+    "tree_distances",
+    "tree_points",
+    "tree_size",
+]
+
 
 def regular_tree(branching: int, depth: int) -> np.ndarray:
-    """Parents `(nodes,)` of the tree whose nodes above `depth` have `branching` children each.
+    """Return the parents `(nodes,)` of the tree whose nodes above `depth` have m children each.
 
-    Level by level, `1 + m + ... + m^h` nodes; branching 1 is a path of `depth` edges.
+    Its `1 + m + ... + m^h` nodes come level by level; a `branching` m of 1 is a path of h edges.
     """
     if branching < 1 or depth < 1:
         raise ValueError(f"branching and depth must be at least 1, got {branching} and {depth}")
@@ -31,45 +45,41 @@ def regular_tree(branching: int, depth: int) -> np.ndarray:
 
 
 def mammals() -> tuple[list[str], np.ndarray]:
-    """Names and parents of a taxonomy of mammals: class, orders, families, genera, species.
+    """Return names and parents of a taxonomy of mammals: class, orders, families, genera, species.
 
-    `mammals.csv` holds a line a species (order, family, genus, epithet). It was written for this
-    study and has the licence of the package.
+    `mammals.csv` holds a line for each species: order, family, genus, epithet. It was written for
+    this package and has its licence.
     """
     text = files("lorentz_jax.figures").joinpath("mammals.csv").read_text(encoding="utf-8")
     names, parents = ["Mammalia"], [-1]
-    place: dict[tuple[str, ...], int] = {(): 0}
+    nodes: dict[tuple[str, ...], int] = {(): 0}
     for row in csv.reader(text.splitlines()[1:]):
         for rank in range(1, len(row) + 1):
             path = tuple(row[:rank])
-            if path not in place:
-                place[path] = len(names)
+            if path not in nodes:
+                nodes[path] = len(names)
                 names.append(row[rank - 1] if rank < 4 else f"{row[2]} {row[3]}")
-                parents.append(place[path[:-1]])
+                parents.append(nodes[path[:-1]])
     return names, np.array(parents)
 
 
 def depths(parents: Any) -> np.ndarray:
-    """Edges from the root to each node, `(nodes,)`."""
-    parents = check_parents(parents)
-    found = np.zeros(len(parents), int)
-    for node in range(1, len(parents)):
-        found[node] = found[parents[node]] + 1
-    return found
+    """Count the edges from the root to each node, `(nodes,)`."""
+    return tree_distances(parents)[0]
 
 
 def tree_distances(parents: Any) -> np.ndarray:
-    """Number of edges between any two nodes, `(nodes, nodes)`."""
+    """Count the edges between any two nodes, `(nodes, nodes)`."""
     parents = check_parents(parents)
-    found = np.zeros((len(parents), len(parents)), int)
+    edges = np.zeros((len(parents), len(parents)), int)
     for node in range(1, len(parents)):
-        found[node, :node] = found[parents[node], :node] + 1
-        found[:node, node] = found[node, :node]
-    return found
+        edges[node, :node] = edges[parents[node], :node] + 1
+        edges[:node, node] = edges[node, :node]
+    return edges
 
 
 def check_parents(parents: Any) -> np.ndarray:
-    """The array, or a `ValueError` unless the first node is the one root and parents come first."""
+    """Return the array; `ValueError` unless node 0 is the one root and parents come first."""
     parents = np.asarray(parents)
     if parents.ndim != 1 or not len(parents) or parents[0] != -1 or np.any(parents[1:] < 0):
         raise ValueError(f"expected node 0 to be the one root, with parent -1, got {parents}")
@@ -79,33 +89,36 @@ def check_parents(parents: Any) -> np.ndarray:
     return parents
 
 
-def distortions(found: Any, wanted: Any) -> tuple[float, float]:
-    """Average and worst distortion of distances `found` for `wanted`, both `(nodes, nodes)`.
+def distortions(distances: Any, wanted: Any) -> tuple[float, float]:
+    """Return average and worst distortion of distances for wanted ones, both `(nodes, nodes)`.
 
-    The mean of `|found/wanted - 1|` over pairs of nodes, and
-    `max(found/wanted)/min(found/wanted)`, which no scaling changes; 0 and 1 are best.
+    With d and w the two of a pair of nodes these are the mean of `|d/w - 1|` over pairs, and
+    `max(d/w)/min(d/w)`, which no scaling changes; 0 and 1 are best.
     """
-    found, wanted = np.asarray(found, float), np.asarray(wanted, float)
-    if found.shape != wanted.shape or found.ndim != 2 or len(found) < 2:
+    distances, wanted = np.asarray(distances, float), np.asarray(wanted, float)
+    if distances.shape != wanted.shape or distances.ndim != 2 or len(distances) < 2:
         raise ValueError(
-            f"expected two square matrices of one size, got {found.shape} and {wanted.shape}"
+            f"expected two square matrices of one size, got {distances.shape} and {wanted.shape}"
         )
-    above = np.triu_indices(len(found), 1)
-    ratio = found[above] / wanted[above]
+    above = np.triu_indices(len(distances), 1)
+    ratio = distances[above] / wanted[above]
     low, high = ratio.min(), ratio.max()
     return float(np.mean(np.abs(ratio - 1))), float(high / low) if low > 0 else float("inf")
 
 
-def mean_average_precision(found: Any, edges: Any) -> float:
-    """How well the points nearest to each are its neighbours in the tree; 1 is best.
+def mean_average_precision(distances: Any, edges: Any) -> float:
+    """Measure how well the points nearest to each are its neighbours in the tree; 1 is best.
 
-    For a node a and a neighbour b: the share of a's neighbours among the points that are at most
-    as far from a as b is. The mean over b, then over a. `found` are distances between the points,
-    `edges` the numbers of edges between the nodes, both `(nodes, nodes)`.
+    For a node a and a neighbour b it is the share of a's neighbours among the points that are at
+    most as far from a as b is; then the mean over b, and over a.
+
+    Args:
+      distances: between the points, `(nodes, nodes)`.
+      edges: numbers of edges between the nodes, `(nodes, nodes)`.
     """
-    found, edges = np.asarray(found, float), np.asarray(edges)
+    distances, edges = np.asarray(distances, float), np.asarray(edges)
     scores = []
-    for node, (row, near) in enumerate(zip(found, edges == 1, strict=True)):
+    for node, (row, near) in enumerate(zip(distances, edges == 1, strict=True)):
         others = np.arange(len(row)) != node
         within = (row[None] <= row[near][:, None]) & others
         scores.append(np.mean((within & near).sum(axis=1) / within.sum(axis=1)))
@@ -113,7 +126,7 @@ def mean_average_precision(found: Any, edges: Any) -> float:
 
 
 def tree_points(parents: Any, edge: float, kappa: float = 1.0) -> np.ndarray:
-    """A tree laid out on the hyperbolic plane, `(nodes, 2)`: every edge of length `edge` (Sarkar).
+    """Lay out a tree on the hyperbolic plane, `(nodes, 2)`: every edge of length `edge` (Sarkar).
 
     The neighbours of a node are spread evenly in direction, so with an edge long enough
     (s edge about 2 for binary trees) distances are those of the tree up to a constant, and nothing
@@ -144,7 +157,7 @@ def tree_points(parents: Any, edge: float, kappa: float = 1.0) -> np.ndarray:
 
 @dataclass(frozen=True)
 class TreeSize:
-    """What `tree_points` makes of a tree.
+    """The result of `tree_points` for a tree.
 
     Attributes:
       worst: distortion, `max(d/D)/min(d/D)` over pairs of nodes.
@@ -164,15 +177,15 @@ def tree_size(branching: int, depth: int, edge: float, kappa: float = 1.0) -> Tr
     parents = regular_tree(branching, depth)
     points, edges = tree_points(parents, edge, kappa), tree_distances(parents)
     with jax.enable_x64(True):
-        found = np.asarray(geometry.dist(points[:, None], points[None], kappa))
+        distances = np.asarray(geometry.dist(points[:, None], points[None], kappa))
         radius = float(np.max(geometry.dist0(points, kappa)))
-    error = np.abs(found[edges > 0] / (edge * edges[edges > 0]) - 1).max()
-    worst = distortions(found, edges)[1]
+    error = np.abs(distances[edges > 0] / (edge * edges[edges > 0]) - 1).max()
+    worst = distortions(distances, edges)[1]
     return TreeSize(worst, radius, least_radius(depth, edge, error), edge * depth)
 
 
 def least_radius(depth: int, edge: float, error: float = 0.0) -> float:
-    """Radius that some leaf has at least, however a tree is embedded: `(1 - error) edge depth`."""
+    """Return `(1 - error) edge depth`: some leaf is so far out, however a tree is embedded."""
     if depth < 1 or not edge > 0 or not 0 <= error < 1:
         raise ValueError(
             f"expected depth >= 1, edge > 0 and an error in [0, 1), got {depth}, {edge}, {error}"

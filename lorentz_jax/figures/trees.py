@@ -1,10 +1,10 @@
-"""Trees embedded by training one layer: how many steps a depth costs.
+"""Embed trees by training one layer, and count the steps that a depth costs.
 
-Each node has a fixed input, all at one distance from the origin and along one axis each (one-hot
-vectors); one layer sends them to points. Adam on the mean of `(d/(edge D) - 1)^2`, with d the
-distance of two points and D that of their nodes in the tree, moves the layer's weights. So every
-layer has the same inputs, loss, optimiser and dimension, and one free row of weights for each node;
-only what the layer makes of its weights differs. Everything is float64, whatever the default.
+Each node has a fixed input: a one-hot vector, all at one distance from the origin. One layer sends
+them to points. Adam moves the layer's weights to reduce the mean of `(d/(edge D) - 1)^2`, with d
+the distance of two points and D that of their nodes in the tree. So every layer has the same
+inputs, loss, optimiser and dimension, and one free row of weights for each node; only what the
+layer makes of its weights differs. Everything is float64, whatever the default.
 
 All pairs count in each step where there are at most `pairs` of them. In larger trees the nodes are
 dealt into random groups and the pairs inside groups count, for the loss and for the distortion
@@ -24,10 +24,24 @@ from jax import Array
 
 from lorentz_jax import functional, geometry
 from lorentz_jax._src.scalars import safe_norm
-from lorentz_jax.bench.convergence import check_name
+from lorentz_jax.bench.convergence import check_name, run_compiled
 from lorentz_jax.figures import growth
 from lorentz_jax.figures.tree_shapes import distortions, mean_average_precision, tree_distances
 from lorentz_jax.hyperplane import normals
+
+__all__ = [
+    "DEFAULTS",
+    "LABELS",
+    "LAYERS",
+    "Course",
+    "Layer",
+    "Quality",
+    "Settings",
+    "apart",
+    "check_edges",
+    "quality",
+    "train",
+]
 
 Params = Mapping[str, Any]
 
@@ -119,7 +133,7 @@ DEFAULTS = Settings()
 
 @dataclass(frozen=True)
 class Course:
-    """What training went through; R rates, S seeds, M marks.
+    """The course of training; R rates, S seeds, M marks.
 
     Attributes:
       steps: how often the points were looked at until the target was met, or the cap, `(R, S)`.
@@ -150,17 +164,15 @@ def train(
     # Optax's Adam mixes floats and integers, which strict promotion refuses.
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
         program = _program(LAYERS[layer], settings, edges, np.array(marks, int))
-        arguments = starts, np.array(settings.rates)
-        # In small trees compiling takes longer than running: it shall make less of an effort.
-        effort: dict[str, Any] = {"xla_backend_optimization_level": 0 if len(edges) < 100 else 1}
-        run = jax.jit(program).lower(*arguments).compile(effort)
-        count, met, history, points = (np.array(out) for out in run(*arguments))
+        effort = 0 if len(edges) < 100 else 1
+        outputs = run_compiled(program, starts, np.array(settings.rates), effort=effort)
+    count, met, history, points = map(np.array, outputs)
     history[np.arange(settings.cap) >= count[..., None]] = np.nan
     return Course(count, met, history, points)
 
 
 def check_edges(edges: Any) -> np.ndarray:
-    """The matrix as floats; `ValueError` unless square, 0 on the diagonal and positive off it."""
+    """Return the matrix as floats; `ValueError` unless square and 0 on the diagonal alone."""
     edges = np.asarray(edges, float)
     if edges.ndim != 2 or len(edges) < 2 or edges.shape[0] != edges.shape[1]:
         raise ValueError(f"expected a square matrix of two nodes or more, got shape {edges.shape}")
@@ -170,7 +182,7 @@ def check_edges(edges: Any) -> np.ndarray:
 
 
 def _program(layer: Layer, settings: Settings, edges: np.ndarray, marks: np.ndarray) -> Any:
-    """All runs, as a function of starts `(S, ...)` and rates `(R,)`."""
+    """Return all runs as one function of starts `(S, ...)` and rates `(R,)`."""
     kappa, s, nodes = settings.kappa, math.sqrt(settings.kappa), len(edges)
     x = math.sinh(s * settings.radius) / s * np.eye(nodes)
     size = min(nodes, max(2, settings.pairs // nodes))
@@ -178,7 +190,7 @@ def _program(layer: Layer, settings: Settings, edges: np.ndarray, marks: np.ndar
     optimiser = optax.adam(1.0)
 
     def deal(key):
-        """Groups of nodes; the last is filled up from the beginning."""
+        """Return groups of nodes; the last is filled up from the beginning."""
         order = jnp.arange(nodes) if groups == 1 else jax.random.permutation(key, nodes)
         return jnp.resize(order, (groups, size))
 
@@ -187,8 +199,8 @@ def _program(layer: Layer, settings: Settings, edges: np.ndarray, marks: np.ndar
         dealt = points[members]
         wanted = settings.edge * jnp.asarray(edges)[members[:, :, None], members[:, None]]
         counts = wanted > 0  # a node is no pair with itself
-        found = layer.dist(dealt[:, :, None], dealt[:, None], kappa)
-        off = jnp.where(counts, found / jnp.where(counts, wanted, 1) - 1, 0)
+        distances = layer.dist(dealt[:, :, None], dealt[:, None], kappa)
+        off = jnp.where(counts, distances / jnp.where(counts, wanted, 1) - 1, 0)
         number = jnp.sum(counts)
         return jnp.sum(off * off) / number, (jnp.sum(jnp.abs(off)) / number, points)
 
@@ -205,26 +217,27 @@ def _program(layer: Layer, settings: Settings, edges: np.ndarray, marks: np.ndar
         def goes_on(state):
             return (state[0] < settings.cap) & (state[3] >= settings.target)
 
-        state = (
-            jnp.zeros((), int), start, optimiser.init(start), jnp.full((), jnp.inf),
-            jnp.zeros(settings.cap), jnp.zeros((len(marks), nodes, settings.dim)),
-        )  # fmt: skip
+        kept = jnp.zeros((len(marks), nodes, settings.dim))
+        state = jnp.zeros((), int), start, optimiser.init(start), jnp.full((), jnp.inf)
+        state = *state, jnp.zeros(settings.cap), kept
         count, _, _, off, history, kept = jax.lax.while_loop(goes_on, body, state)
         return count, off < settings.target, history, kept
 
     def every(starts, rates):
         # One after the other, not vmap: each ends where it ends, and most end early.
         seeds = jnp.arange(settings.seeds)
-        return jax.lax.map(
-            lambda r: jax.lax.map(lambda a: run(a[0], a[1], r), (seeds, starts)), rates
-        )
+
+        def all_seeds(rate):
+            return jax.lax.map(lambda a: run(a[0], a[1], rate), (seeds, starts))
+
+        return jax.lax.map(all_seeds, rates)
 
     return every
 
 
 @dataclass(frozen=True)
 class Quality:
-    """How good an embedding is on the way; M numbers of steps.
+    """The quality of an embedding on the way; M numbers of steps.
 
     Attributes:
       steps: `(M,)`.
@@ -249,16 +262,14 @@ def quality(
         raise ValueError(f"expected numbers of steps to measure at, got {marks}")
     settings = replace(settings, rates=(rate,), seeds=1, target=0.0, cap=max(marks) + 1)
     points = train(layer, edges, settings, marks).points[0, 0]
-    rows = []
-    for found in apart(layer, points, settings.kappa):
-        rows.append((*distortions(found, settings.edge * edges),
-                     mean_average_precision(found, edges)))  # fmt: skip
-    average, worst, precision = np.array(rows).T
+    distances, wanted = apart(layer, points, settings.kappa), settings.edge * edges
+    average, worst = np.array([distortions(d, wanted) for d in distances]).T
+    precision = np.array([mean_average_precision(d, edges) for d in distances])
     return Quality(np.array(marks), average, worst, precision, points)
 
 
 def apart(layer: str, points: Any, kappa: float) -> np.ndarray:
-    """Distances between any two outputs of a layer, `(..., nodes, nodes)`."""
+    """Return the distances between any two outputs of a layer, `(..., nodes, nodes)`."""
     with jax.enable_x64(True):
         x = jnp.asarray(points)
         return np.asarray(LAYERS[layer].dist(x[..., :, None, :], x[..., None, :, :], kappa))

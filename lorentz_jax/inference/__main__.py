@@ -46,7 +46,8 @@ class Evaluate:
         if self.json:
             return json.dumps(result)
         text = (
-            f"test_accuracy {format_metric(result['accuracy'])} test_loss {format_metric(result['loss'])} "
+            f"test_accuracy {format_metric(result['accuracy'])} "
+            f"test_loss {format_metric(result['loss'])} "
             f"on {result['count']} images of {dataset.name}"
         )
         return text if compiled.kappa is None else f"{text}, kappa {compiled.kappa}"

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 import bench
 from lorentz_jax.bench import learning_report
 
@@ -56,6 +58,13 @@ def test_learning_trains_what_its_options_say(monkeypatch):
         assert (arm.epochs, arm.limit, arm.validation, arm.max_turn) == (2, 90, 9, 0.01)
         assert arm.weight_decay == 0.25
     assert (settings.rates, settings.seeds, settings.every) == ((0.3,), (4,), 7)
+
+
+@pytest.mark.parametrize("flag", ["--lr", "--seed", "--model", "--resume", "--run-dir"])
+def test_learning_has_no_flag_that_would_do_nothing(flag, capsys):
+    with pytest.raises(SystemExit):
+        bench.main(["learning", flag, "1"])
+    assert f"Unrecognized options: {flag}" in capsys.readouterr().err
 
 
 def test_mistakes_end_with_one_line(tmp_path, capsys):

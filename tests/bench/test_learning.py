@@ -80,12 +80,12 @@ def test_a_run_that_diverges_ends_there():
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("rates", (0.1, -0.1), "rates must be different and positive numbers"),
+        ("rates", (0.1, -0.1), "rates must be distinct and positive numbers"),
         ("rates", (0.1, float("nan")), "rates must be"),
-        ("rates", (0.1, 0.1), "rates must be different"),
+        ("rates", (0.1, 0.1), "rates must be distinct"),
         ("rates", (), "at least one, got"),
-        ("seeds", (0, -1), "seeds must be different and from 0"),
-        ("targets", (2.0,), r"targets must be different and in \(0, 1\]"),
+        ("seeds", (0, -1), "seeds must be distinct and from 0"),
+        ("targets", (2.0,), r"targets must be distinct and in \(0, 1\]"),
         ("every", 0, "every must be at least 1, got 0"),
     ],
 )

@@ -11,7 +11,7 @@ import bench
 from lorentz_jax import geometry
 from lorentz_jax.bench.numerics import grid, measure
 from lorentz_jax.bench.numerics.cases import CASES
-from lorentz_jax.bench.numerics.exact import exact
+from lorentz_jax.bench.numerics.truth import exact
 
 COUNT = 12
 
@@ -26,7 +26,7 @@ def test_distances_are_within_what_is_owed(dtype):
 
 
 def measured(call):
-    """The row of norm, computed by another function."""
+    """The row of dist0, computed by another function."""
     case = dataclasses.replace(CASES["dist0"], call=call)
     found = measure.truths("dist0", "float32", COUNT, 0, COUNT)
     return measure.measure(case, "float32", COUNT, found)

@@ -62,7 +62,12 @@ def test_every_linear_arm_computes_a_layer_of_its_kind():
 
 
 def test_the_convolution_forms_no_patches():
-    assert not layers.has_patches(width=8, batch=2, size=8)
+    """Whether the compiled program holds an array as large as all patches."""
+    x, w, b = jnp.zeros((2, 8, 8, 8)), jnp.zeros((3, 3, 8, 8)), jnp.zeros((8,))
+    layer = jax.jit(lambda x, w, b: functional.conv(x, hyperplane.normals(w, b, 0.1), 0.1))
+    text = layer.lower(x, w, b).compile().as_text()
+    assert "[2,8,8,8]" in text, "shapes are written so"
+    assert not any(shape in text for shape in ("8,8,72]", "72,8,8]"))
 
 
 def test_exponents_are_the_slopes_in_logarithms():

@@ -175,15 +175,6 @@ def test_values_of_chens_unit_come_from_its_formula(kappa):
     assert unit.values[2, 5] == pytest.approx(want, rel=1e-12)
 
 
-def test_how_often_a_row_is_improper():
-    known = {1: 1 / 2, 2: math.pi / 12, 3: math.pi / 24}
-    for dim, share in known.items():
-        assert boundaries.improper_share(dim) == pytest.approx(share, rel=1e-12)
-    rows = np.random.default_rng(0).uniform(-1, 1, (400_000, 6))
-    found = np.mean(np.linalg.norm(rows[:, 1:], axis=1) < np.abs(rows[:, 0]))
-    assert boundaries.improper_share(5) == pytest.approx(found, rel=0.05)
-
-
 def test_the_figure(tmp_path):
     units = boundaries.figure_units(0.5, size=41)
     figure = boundaries.plot(units)
@@ -209,5 +200,3 @@ def test_mistakes():
         lorentz_unit(W, B, -1.0)
     with pytest.raises(ValueError, match="got none"):
         boundaries.plot([])
-    with pytest.raises(ValueError, match="at least 1"):
-        boundaries.improper_share(0)

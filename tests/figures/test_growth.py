@@ -1,7 +1,6 @@
 """The propositions on growth against mpmath, and what fitting records against closed forms."""
 
 import math
-from types import SimpleNamespace
 
 import jax
 import mpmath as mp
@@ -169,23 +168,6 @@ def test_far_targets_take_ours_few_steps_and_chen_many():
 def test_steps_are_looks_at_the_output():
     gap = np.array([[[[3.0, 2, 0.05, 1], [1, 1, 1, 1]]]])
     assert Trace(gap, gap, gap, gap).steps().tolist() == [[[3, 5]]]
-
-
-def test_counts_by_optimiser_rate_and_curvature(monkeypatch):
-    size = {"sgd": 1, "momentum": 2, "adam": 3}
-
-    def stand_in(layer, optimiser, targets, rates, kappas, steps):
-        assert (targets, steps) == ((1, 2), 7)
-        found = size[optimiser] * np.array(rates) * np.array(kappas)[:, None]
-        return SimpleNamespace(steps=lambda: found[..., None] * np.array(targets))
-
-    monkeypatch.setattr(growth_report, "trace", stand_in)
-    by_optimiser, by_rate, by_kappa = growth_report.counts((1, 2), 7).values()
-    assert by_optimiser["chen", "momentum 0.9"] == pytest.approx([0.02, 0.04])
-    assert by_optimiser["fgg", "Adam"] == pytest.approx([0.03, 0.06])
-    assert by_rate["poincare", "0.003"] == pytest.approx([0.006, 0.012])
-    assert by_kappa["fgg", "κ = 2.5"] == pytest.approx([0.075, 0.15])
-    assert [len(panel) for panel in (by_optimiser, by_rate, by_kappa)] == [9, 9, 9]
 
 
 @pytest.mark.usefixtures("x64")

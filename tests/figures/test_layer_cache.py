@@ -23,7 +23,7 @@ def test_logits_along_the_axis(kappa, size):
 
 def test_restoring_needs_the_norms_far_out():
     found = layer_cache.restored(thetas=(1.0, 3.0, 12.0))
-    assert (found.with_norm < 1e-6).all()
+    assert (found.with_length < 1e-6).all()
     assert 1e-7 < found.without[0] < 5e-6 < found.without[1] < 1e-3
     assert math.isnan(found.without[2])
 

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 from lorentz_jax import geometry
-from lorentz_jax.figures import tree_shapes, trees, trees_laws, trees_report, trees_study
+from lorentz_jax.figures import tree_shapes, trees, trees_report, trees_study
 from lorentz_jax.figures.tree_shapes import distortions, mean_average_precision, regular_tree
 from lorentz_jax.figures.trees import Settings, train
-from lorentz_jax.figures.trees_laws import fit_laws, tuned
-from lorentz_jax.figures.trees_study import PAIR
+from lorentz_jax.figures.trees_study import PAIR, fit_laws, tuned
 from lorentz_jax.hyperplane import normals
 from tests import oracle
 
@@ -110,7 +109,7 @@ def test_a_known_law_is_recovered(name):
     found = fit_laws(h, exact)
     law = found[name]
     assert (law.a, law.b) == pytest.approx((5, 11) if name == "linear" else (3, 0.7), rel=1e-6)
-    assert trees_laws.better(found) == name
+    assert trees_study.better(found) == name
     np.testing.assert_allclose(law(h), exact, rtol=1e-6)
     # With noise: within a few of its own standard errors, which are the scatter of many fits.
     rng = np.random.default_rng(0)
@@ -164,29 +163,9 @@ def test_tuning_each_size_takes_the_fastest_rate_that_most_seeds_met():
 
 
 def test_one_rate_of_a_study():
-    part = trees_laws.at_rate(results({"fgg": LINEAR}), 0.3)
+    part = trees_study.at_rate(results({"fgg": LINEAR}), 0.3)
     assert part["settings"] == {"target": 0.1, "rates": [0.3]}
     assert part["steps"]["fgg"] == [[[9, 9, 9]], [[15] * 3], [[None, None, 20]], [[None] * 3]]
-
-
-def test_the_verdict_says_which_half_holds():
-    claim = trees_laws.verdict(results({"fgg": LINEAR, "chen": GROWING}))
-    assert "linear growth for FGG holds (at most linear); exp" in claim
-    assert "exponential growth for Chen et al. holds (like exp((1.10 ± 0.00) h))." in claim
-    claim = trees_laws.verdict(results({"fgg": GROWING, "chen": LINEAR}))
-    assert "linear growth for FGG fails (like exp((1.10 ± 0.00) h))" in claim
-    assert "exponential growth for Chen et al. fails (at most linear)" in claim
-    fewer = [*GROWING[:3], [[None], [None]]]
-    claim = trees_laws.verdict(results({"fgg, weight norm": fewer}))
-    assert "FGG, weight norm fails (like exp((1.10 ± 0.00) h), target missed at h = 5)." in claim
-    claim = trees_laws.verdict(results({"fgg": [[[None], [None]]] * 4, "euclidean": LINEAR}))
-    assert "FGG is open (too few sizes met the target to tell, target missed at h = 2," in claim
-    assert "Euclidean" not in claim, "of which nothing is claimed"
-    # The first rate serves every size, and the second is the best of one.
-    mixed = results({"fgg": [[[90], [10]], [[30], [None]], [[90], [None]], [[270], [None]]]})
-    one, best = (trees_laws.verdict(mixed, per_size) for per_size in (False, True))
-    assert "tree problem, one rate for all sizes: linear growth for FGG is open (both laws" in one
-    assert "tree problem, the best rate of each size: linear growth for FGG fails" in best
 
 
 def test_points_and_distortion_before_the_first_step(kappa):
@@ -290,10 +269,10 @@ def test_two_nodes_part_fast_for_ours_and_slowly_for_chen():
     ours, theirs = (tuned(found, name).steps for name in ("fgg", "chen"))
     assert (ours < 500).all()
     assert theirs[2] > 4 * ours[2]
-    law = trees_laws.laws(found, "chen")["exponential"]
+    law = trees_study.laws(found, "chen")["exponential"]
     assert law.b == pytest.approx(0.5, abs=0.15), "coordinates of points h apart are e^(h/2)"
-    assert "exp((" in trees_laws.verdict(found)
-    assert trees_laws.table(found).row_count == 2, "one rate is the best of one"
+    assert trees_study.better(trees_study.laws(found, "chen")) == "exponential"
+    assert trees_study.table(found).row_count == 2, "one rate is the best of one"
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """The points, tangent vectors and planes at which `bench.numerics` measures errors.
 
-Each sample has three coordinates (some of them 0), made in extended precision, whose squares do not
-overflow, and then rounded to the dtype that is measured; truth belongs to the rounded numbers. High
-dimensions are the same samples again, see `spread`.
+Each sample has three coordinates, some of them 0. They are made in extended precision, where their
+squares do not overflow, and rounded to the dtype that is measured; truth belongs to the rounded
+numbers. High dimensions are the same samples again, see `spread`.
 """
 
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ FORMATS = {
 
 
 def rounded(x: NDArray, name: str) -> NDArray:
-    """`x` in a dtype by name; bfloat16 too."""
+    """Round to a dtype by name, bfloat16 too."""
     if name != "bfloat16":
         return x.astype(name)
     import ml_dtypes
@@ -51,7 +51,7 @@ def rounded(x: NDArray, name: str) -> NDArray:
 
 
 def spread(x: NDArray, level: NDArray, dimension: int = DIMENSION) -> NDArray:
-    """Vectors of 3 coordinates as vectors of `dimension`, without changing any product.
+    """Make vectors of `dimension` of vectors of 3 coordinates, without changing any product.
 
     A coordinate becomes `4^level` entries `+-2^-level` times as large: an isometry of Euclidean
     space that is exact in floating point, so the truth in three dimensions is spread alike.
@@ -73,7 +73,7 @@ def _directions(rng, count, plane):
 
 
 def _boost(p, v, kappa):
-    """Transport from the origin to p of v, and exp at p of it: `(N, 3)` each, in float64."""
+    """Transport v from the origin to p, and take exp at p of it: `(N, 3)` each, in float64."""
     s = np.sqrt(kappa)[:, None]
 
     def scaled_time(x):
@@ -89,13 +89,13 @@ def _boost(p, v, kappa):
 
 
 def samples(name: str, count: int, seed: int = 0, share: float = 1.0) -> Arrays:
-    """`count` samples in the dtype `name`: the corners first, then random ones.
+    """Make `count` samples in the dtype `name`: the corners first, then random ones.
 
     Keys: points `x`, `y` (near x, or at an angle to it seen from the origin), tangent vectors at
     x `v`, `u` and at the origin `o`, points of the balls `poincare`, `klein`, three points
-    `points` with `weights`, a plane `w`, `b` with its normal `space`, `time`, `norm`; `level`, the
-    dimension as `spread` takes it, and `kappa`. Points have s r up to `share` of the largest and
-    coordinates up to that power of the largest.
+    `points` with `weights`, a plane `w`, `b` with its normal `space`, `time`, `length`; `level`,
+    the dimension as `spread` takes it, and `kappa`. Points have s r up to `share` of the largest
+    and coordinates up to that power of the largest.
     """
     form, rng = FORMATS[name], np.random.default_rng(seed)
     corners = [(k, r) for k in _KAPPAS for r in _RADII][: count // 2]
@@ -124,9 +124,9 @@ def samples(name: str, count: int, seed: int = 0, share: float = 1.0) -> Arrays:
     (_, near), (v, _), (w_at_x, _) = (_boost(x, t, kappa) for t in (to_y, to_v, to_u))
     angle = 10 ** rng.uniform(-8, np.log10(np.pi), count)
     angle[index % 7 == 0] = np.pi
-    other = np.where(rng.random(count) < 0.5, radius, np.minimum(10 ** rng.uniform(-12, 1.6), room))
+    size = np.where(rng.random(count) < 0.5, radius, np.minimum(10 ** rng.uniform(-12, 1.6), room))
     turned = _turn(u, angle, rng, plane)
-    y = np.sinh(s * other)[:, None] / s[:, None] * turned
+    y = np.sinh(s * size)[:, None] / s[:, None] * turned
     y = np.where((index % 2 == 0)[:, None], near, y)
 
     # Where the dtype cannot tell the edge of a ball any more it has no points.
@@ -138,22 +138,22 @@ def samples(name: str, count: int, seed: int = 0, share: float = 1.0) -> Arrays:
     w, b = (np.asarray(rounded(a, name), np.longdouble) for a in (w, b))
     norm = np.linalg.norm(w, axis=-1)
     theta = -s * b / norm
-    arrays = {
-        "x": x, "y": y, "v": v, "u": w_at_x, "o": to_v, "distances": to_v,
-        "poincare": np.tanh(inside / 2) / s[:, None] * u, "klein": np.tanh(inside) / s[:, None] * u,
-        "points": np.stack([x, y, near], 1), "weights": rng.uniform(0.1, 1, (count, 3)),
-        "w": w, "b": b, "space": w * np.cosh(theta)[:, None], "time": norm * np.sinh(theta),
-        "length": norm, "kappa": kappa, "gain": rng.normal(size=count), "distance": theta / s,
-        "cotangent": rng.normal(size=(count, _BASE)), "scalar": rng.normal(size=count),
-        "image": rng.normal(size=(count, 2, 2)) * np.minimum(radius, 5 / s)[:, None, None],
-        "kernel": rng.normal(size=(count, 3, 3)), "beta": to_u, "mean": near,
-    }  # fmt: skip
+    poincare, klein = np.tanh(inside / 2) / s[:, None] * u, np.tanh(inside) / s[:, None] * u
+    arrays = {"x": x, "y": y, "v": v, "u": w_at_x, "o": to_v, "distances": to_v}
+    arrays |= {"poincare": poincare, "klein": klein, "beta": to_u, "mean": near, "w": w, "b": b}
+    arrays |= {"points": np.stack([x, y, near], 1), "weights": rng.uniform(0.1, 1, (count, 3))}
+    arrays |= {"space": w * np.cosh(theta)[:, None], "time": norm * np.sinh(theta), "length": norm}
+    arrays |= {"kappa": kappa, "gain": rng.normal(size=count), "distance": theta / s}
+    arrays |= {"cotangent": rng.normal(size=(count, _BASE)), "scalar": rng.normal(size=count)}
+    size = np.minimum(radius, 5 / s)[:, None, None]
+    arrays |= {"image": rng.normal(size=(count, 2, 2)) * size}
+    arrays |= {"kernel": rng.normal(size=(count, 3, 3))}
     arrays = {key: rounded(value, name) for key, value in arrays.items()}
     return {**arrays, "level": np.where(index % 4 < 3, 0, 1 + index % 16 // 4)}
 
 
 def _turn(u, angle, rng, plane):
-    """Unit vectors at an angle to `u`; within 1e-8 of it too."""
+    """Return unit vectors at an angle to `u`, also within 1e-8 of it."""
     side = _directions(rng, len(u), plane)
     side -= u * np.sum(side * u, -1, keepdims=True)
     side /= np.linalg.norm(side, axis=-1, keepdims=True)
