@@ -128,7 +128,7 @@ def test_bad_options_are_refused():
 # --- batch norm -----------------------------------------------------------------------------
 
 
-def test_batch_norm_before_training_is_the_identity(kappa):  # C45
+def test_batch_norm_before_training_is_the_identity(kappa):
     norm = nn.LorentzBatchNorm(3, kappa=kappa)
     norm.eval()
     graphdef, params, stats = split(norm)
@@ -178,7 +178,7 @@ def test_the_stored_b_is_scaled_in_fast_only(init):
         np.testing.assert_array_equal(conv.weights(kappa)[1], conv.biases(kappa))
 
 
-def test_an_empty_batch_changes_nothing():  # C32
+def test_an_empty_batch_changes_nothing():
     graphdef, params, stats = split(nn.LorentzBatchNorm(3, kappa=1.0))
     stats["mean"] = np.float32([1, 2, 3])
     y, after = call(graphdef, params, stats, np.zeros((0, 4, 4, 3), np.float32))
