@@ -54,7 +54,7 @@ _EXTRAS = {
     "optim": "nn",
     "training": "train",
 }
-"""The extra that a module needs; those that are absent need JAX alone."""
+"""The extra that a module needs; those that are not here need JAX alone."""
 
 
 def __getattr__(name: str) -> ModuleType:
@@ -64,13 +64,11 @@ def __getattr__(name: str) -> ModuleType:
         return importlib.import_module(f"{__name__}.{name}")
     except ModuleNotFoundError as error:
         missing = (error.name or "").split(".")[0]
-        if missing in ("", __name__, "jax"):
+        if name not in _EXTRAS or missing in ("", __name__):
             raise
-        extra = _EXTRAS.get(name, "train")
-        raise ModuleNotFoundError(
-            f"lorentz_jax.{name} needs the package {missing}: pip install 'lorentz-jax[{extra}]'",
-            name=error.name,
-        ) from error
+        line = f"pip install 'lorentz-jax[{_EXTRAS[name]}]'"
+        message = f"lorentz_jax.{name} needs the package {missing}: {line}"
+        raise ModuleNotFoundError(message, name=error.name) from error
 
 
 def __dir__() -> list[str]:

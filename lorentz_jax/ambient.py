@@ -1,7 +1,7 @@
 """`geometry` and the layers on the paper's ambient `(D + 1)` vectors, time first.
 
 For arrays that come from, or go to, code that stores the time. Every function here is the one of
-the same name on space parts, with its arguments dropped and its result lifted:
+the same name on space parts, which says more, with its arguments dropped and its result lifted:
 
 - a point is `(x_t, x)`, checked by `geometry.drop` when concrete;
 - a tangent vector at x is `(v_t, v)` with `v_t = x.v/x_t`, at the origin `(0, v)`. A concrete time
@@ -14,18 +14,34 @@ The last axis of every ambient argument must hold D + 1 coordinates: `ValueError
 Gradients are those along the manifold: the result does not depend on the times that are passed, so
 their cotangents are 0 and those of the space coordinates are total derivatives. The Riemannian
 gradient `P_x J g` of such a g is that of any other ambient expression of the same function.
+
+For readers of geoopt and of the paper's code, `expmap`, `expmap0`, `logmap`, `logmap0`, `ptransp`
+and `ptransp0` are other names of `exp`, `exp0`, `log`, `log0`, `transport` and
+`transport_from_origin`.
+
+Examples assume what those of `geometry` do, `from lorentz_jax import ambient, hyperplane` and
+
+>>> x, y = jnp.array([1.25, 0.75, 0.0]), jnp.array([1.25, 0.0, 0.75])  # points, at kappa = 1
+>>> v = jnp.array([0.0, 0.0, 1.0])  # tangent at x and at the origin
 """
 
-import inspect
 from collections.abc import Callable
 
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
+from jax.typing import ArrayLike
 
 from lorentz_jax import functional, geometry, hyperplane
-from lorentz_jax._src.arguments import as_array, as_kappa, compute_dtype, concrete, operation
-from lorentz_jax._src.charts import scaled_time
+from lorentz_jax._src.vectors import (
+    checked,
+    checked_input,
+    drop_origin,
+    drop_point,
+    drop_tangent,
+    lift_origin,
+    lift_tangent,
+)
+from lorentz_jax.hyperplane import Normals
 
 __all__ = [
     "centroid",
@@ -33,13 +49,19 @@ __all__ = [
     "dist0",
     "exp",
     "exp0",
+    "expmap",
+    "expmap0",
     "from_klein",
     "from_poincare",
     "inner",
     "linear",
     "log",
     "log0",
+    "logmap",
+    "logmap0",
     "mlr",
+    "ptransp",
+    "ptransp0",
     "signed_distance",
     "tangent_inner",
     "tangent_norm",
@@ -51,156 +73,402 @@ __all__ = [
     "transport_to_origin",
 ]
 
-_WORDS = {
-    "point": "a point `(..., D + 1)`",
-    "origin": "a tangent vector at the origin `(0, ...)`, shape `(..., D + 1)`",
-    "ball": "a point of the ball, shape `(..., D)`",
-    "number": "an array without the coordinate axis",
-    "tangent": "a tangent vector at {}, shape `(..., D + 1)`",
-}
 
+def inner(x: ArrayLike, y: ArrayLike, kappa: ArrayLike) -> Array:
+    """Form the Minkowski product of two points, `-x_t y_t + x.y`.
 
-def _describe(kind: str) -> str:
-    name, *at = kind.split()
-    return _WORDS[name].format(*at)
+    Args:
+        x, y: Points `(..., D + 1)`.
+        kappa: Minus the curvature, one number or of the batch shape.
 
+    Returns:
+        Products `(...)`.
 
-@operation
-def _lift_tangent(x, v, kappa):
-    """`(x.v/x_t, v)`."""
-    time = jnp.sqrt(kappa) * jnp.sum(x / scaled_time(x, kappa) * v, axis=-1, keepdims=True)
-    return jnp.concatenate([time, jnp.broadcast_to(v, time.shape[:-1] + v.shape[-1:])], axis=-1)
-
-
-def _check_dimensions(vectors: dict[str, Array], normals: hyperplane.Normals | None) -> None:
-    first = next(iter(vectors))
-    if normals is None:
-        expected, reason = vectors[first].shape[-1], f"as {first} has"
-    else:
-        expected, reason = normals.space.shape[-2] + 1, "D_in being the input of the normals"
-    for name, X in vectors.items():
-        if X.shape[-1] != expected:
-            D = "D" if normals is None else "D_in"
-            raise ValueError(
-                f"{name} must have {D} + 1 = {expected} coordinates in the last axis, time first, "
-                f"{reason}; got shape {X.shape}"
-            )
-        if X.shape[-1] < 2:
-            raise ValueError(
-                f"{name} must have D + 1 >= 2 coordinates in the last axis, time first; "
-                f"got shape {X.shape}"
-            )
-
-
-def _check_point(name: str, X: Array, kappa) -> None:
-    """`geometry.drop` of X, repeated where kappa has a larger batch than X."""
-    if not (concrete(X) and concrete(kappa)):
-        return
-    try:
-        batch = jnp.broadcast_shapes(X.shape[:-1], np.shape(kappa))
-    except ValueError:
-        return  # the function itself names both shapes
-    try:
-        geometry.drop(jnp.broadcast_to(X, batch + X.shape[-1:]), kappa)
-    except ValueError as error:
-        raise ValueError(f"{name} is {error}") from None
-
-
-def _check_tangent(name: str, V: Array, at: str, X: Array | None) -> None:
-    """That `v_t = x.v/x_t`, or 0 at the origin (X None), within the tolerance of the module."""
-    if not (concrete(V) and concrete(X)):
-        return
-    v, tolerance = np.asarray(V, np.float64), float(jnp.finfo(V.dtype).eps) ** 0.5
-    time = np.zeros(v.shape[:-1])
-    if X is not None:
-        x = np.asarray(X, np.float64)
-        try:
-            time = np.sum(x[..., 1:] / x[..., :1] * v[..., 1:], axis=-1)
-        except ValueError:
-            return  # the function itself names both shapes
-    with np.errstate(invalid="ignore"):
-        good = np.abs(v[..., 0] - time) <= tolerance * np.abs(v).max(axis=-1)
-    if not good.all():
-        row = tuple(int(i) for i in np.argwhere(~good)[0])
-        got = np.broadcast_to(v[..., 0], good.shape)[row]
-        raise ValueError(
-            f"{name} is not a tangent vector at {at}: row {row} has time {got:.6g}, its space part "
-            f"needs {time[row]:.6g}"
-        )
-
-
-def _ambient(function: Callable, kinds: str, note: str = "") -> Callable[..., Array]:
-    """`function` on ambient vectors; `kinds` reads "x: point, v: tangent x -> point".
-
-    Arguments that `kinds` does not name pass unchanged.
+    >>> print(f"{ambient.inner(x, y, 1.0):.4f}")
+    -1.5625
     """
-    arguments, result = kinds.split(" -> ")
-    arguments = dict(argument.split(": ") for argument in arguments.split(", "))
-    vectors = [name for name, kind in arguments.items() if kind != "ball"]
-    signature = inspect.signature(function)
-    name = function.__name__
-
-    def ambient(*args, **kwargs):
-        bound = signature.bind(*args, **kwargs)
-        values, kappa = bound.arguments, bound.arguments["kappa"]
-        given = {key: as_array(key, values[key]) for key in vectors}
-        if given:
-            _check_dimensions(given, values.get("normals"))
-            at = as_kappa(kappa, compute_dtype(jnp.result_type(*given.values())), None)
-            if name == "centroid" and at.ndim:  # its kappa lacks the axis of the points
-                axis = values.get("axis", -2)
-                axis = axis - given["x"].ndim if axis >= 0 else axis
-                at = jnp.expand_dims(at, axis + 1) if at.ndim >= -axis - 2 else at
-        for key in vectors:
-            kind, *where = arguments[key].split()
-            if kind == "point":
-                _check_point(key, given[key], at)
-            elif kind == "tangent":
-                _check_tangent(key, given[key], where[0], given[where[0]])
-            else:
-                _check_tangent(key, given[key], "the origin", None)
-            values[key] = given[key][..., 1:]
-        out = function(*bound.args, **bound.kwargs)
-        kind, *where = result.split()
-        if kind == "point":
-            return geometry.lift(out, kappa)
-        if kind == "origin":
-            return jnp.concatenate([jnp.zeros_like(out[..., :1]), out], axis=-1)
-        if kind == "tangent":
-            return _lift_tangent(values[where[0]], out, kappa)
-        return out
-
-    ambient.__name__ = ambient.__qualname__ = name
-    ambient.__signature__ = signature
-    described = [f"{key}: {_describe(kind)}." for key, kind in arguments.items()]
-    if note:
-        described.append(note)
-    lines = ["Here, with times first:", *(f"  {line}" for line in described)]
-    lines.append(f"Returns {_describe(result)}.")
-    ambient.__doc__ = f"{inspect.getdoc(function)}\n\n" + "\n".join(lines)
-    return ambient
+    x, y, at = checked(kappa, x=x, y=y)
+    return geometry.inner(drop_point("x", x, at), drop_point("y", y, at), kappa)
 
 
-inner = _ambient(geometry.inner, "x: point, y: point -> number")
-dist0 = _ambient(geometry.dist0, "x: point -> number")
-dist = _ambient(geometry.dist, "x: point, y: point -> number")
-exp = _ambient(geometry.exp, "x: point, v: tangent x -> point")
-log = _ambient(geometry.log, "x: point, y: point -> tangent x")
-exp0 = _ambient(geometry.exp0, "v: origin -> point")
-log0 = _ambient(geometry.log0, "x: point -> origin")
-transport = _ambient(geometry.transport, "x: point, y: point, v: tangent x -> tangent y")
-transport_to_origin = _ambient(geometry.transport_to_origin, "x: point, v: tangent x -> origin")
-transport_from_origin = _ambient(geometry.transport_from_origin, "y: point, v: origin -> tangent y")
-tangent_inner = _ambient(geometry.tangent_inner, "x: point, u: tangent x, v: tangent x -> number")
-tangent_norm = _ambient(geometry.tangent_norm, "x: point, v: tangent x -> number")
-translate = _ambient(
-    geometry.translate, "p: point, x: point -> point", "Of `-p` only the space part is negated."
-)
-centroid = _ambient(geometry.centroid, "x: point -> point")
-to_poincare = _ambient(geometry.to_poincare, "x: point -> ball")
-from_poincare = _ambient(geometry.from_poincare, "y: ball -> point")
-to_klein = _ambient(geometry.to_klein, "x: point -> ball")
-from_klein = _ambient(geometry.from_klein, "y: ball -> point")
-linear = _ambient(functional.linear, "x: point -> point")
-signed_distance = _ambient(hyperplane.signed_distance, "x: point -> number")
-mlr = _ambient(functional.mlr, "x: point -> number")
+def dist(x: ArrayLike, y: ArrayLike, kappa: ArrayLike) -> Array:
+    """Measure the geodesic distance of two points.
+
+    Args:
+        x, y: Points `(..., D + 1)`.
+        kappa: Minus the curvature, one number or of the batch shape.
+
+    Returns:
+        Distances `(...)`.
+
+    >>> print(f"{ambient.dist(x, y, 1.0):.4f}")
+    1.0163
+    """
+    x, y, at = checked(kappa, x=x, y=y)
+    return geometry.dist(drop_point("x", x, at), drop_point("y", y, at), kappa)
+
+
+def dist0(x: ArrayLike, kappa: ArrayLike) -> Array:
+    """Measure the distance to the origin.
+
+    Args:
+        x: Points `(..., D + 1)`.
+        kappa: Minus the curvature, one number or of the batch shape.
+
+    Returns:
+        Distances `(...)`.
+
+    >>> print(f"{ambient.dist0(x, 1.0):.4f}")
+    0.6931
+    """
+    x, at = checked(kappa, x=x)
+    return geometry.dist0(drop_point("x", x, at), kappa)
+
+
+def exp(x: ArrayLike, v: ArrayLike, kappa: ArrayLike) -> Array:
+    """Map a tangent vector at x to the point it leads to.
+
+    Args:
+        x: Points `(..., D + 1)`.
+        v: Tangent vectors at x, `(..., D + 1)`.
+        kappa: Minus the curvature, one number or of the batch shape.
+
+    Returns:
+        Points `(..., D + 1)`.
+
+    >>> print(ambient.exp(x, v, 1.0))
+    [1.9289 1.1573 1.1752]
+    """
+    x, v, at = checked(kappa, x=x, v=v)
+    y = geometry.exp(drop_point("x", x, at), drop_tangent("v", v, "x", x), kappa)
+    return geometry.lift(y, kappa)
+
+
+def log(x: ArrayLike, y: ArrayLike, kappa: ArrayLike) -> Array:
+    """Find the tangent vector at x that leads to y.
+
+    Args:
+        x, y: Points `(..., D + 1)`.
+        kappa: Minus the curvature, one number or of the batch shape.
+
+    Returns:
+        Tangent vectors at x, `(..., D + 1)`.
+
+    >>> print(ambient.log(x, y, 1.0))
+    [-0.5952 -0.992   0.6349]
+    """
+    x, y, at = checked(kappa, x=x, y=y)
+    x, y = drop_point("x", x, at), drop_point("y", y, at)
+    return lift_tangent(x, geometry.log(x, y, kappa), kappa)
+
+
+def exp0(v: ArrayLike, kappa: ArrayLike) -> Array:
+    """Map a tangent vector at the origin to the point it leads to.
+
+    Args:
+        v: Tangent vectors at the origin, `(..., D + 1)`.
+        kappa: Minus the curvature, one number or of the batch shape.
+
+    Returns:
+        Points `(..., D + 1)`.
+
+    >>> print(ambient.exp0(v, 1.0))
+    [1.5431 0.     1.1752]
+    """
+    v, _ = checked(kappa, v=v)
+    return geometry.lift(geometry.exp0(drop_origin("v", v), kappa), kappa)
+
+
+def log0(x: ArrayLike, kappa: ArrayLike) -> Array:
+    """Find the tangent vector at the origin that leads to x.
+
+    Args:
+        x: Points `(..., D + 1)`.
+        kappa: Minus the curvature, one number or of the batch shape.
+
+    Returns:
+        Tangent vectors at the origin, `(..., D + 1)`.
+
+    >>> print(ambient.log0(x, 1.0))
+    [0.     0.6931 0.    ]
+    """
+    x, at = checked(kappa, x=x)
+    return lift_origin(geometry.log0(drop_point("x", x, at), kappa))
+
+
+def transport(x: ArrayLike, y: ArrayLike, v: ArrayLike, kappa: ArrayLike) -> Array:
+    """Transport v in parallel from x to y along their geodesic.
+
+    Args:
+        x, y: Points `(..., D + 1)`.
+        v: Tangent vectors at x, `(..., D + 1)`.
+        kappa: Minus the curvature, one number or of the batch shape.
+
+    Returns:
+        Tangent vectors at y, `(..., D + 1)`.
+
+    >>> print(ambient.transport(x, y, v, 1.0))
+    [0.7317 0.2195 1.2195]
+    """
+    x, y, v, at = checked(kappa, x=x, y=y, v=v)
+    start, y = drop_point("x", x, at), drop_point("y", y, at)
+    moved = geometry.transport(start, y, drop_tangent("v", v, "x", x), kappa)
+    return lift_tangent(y, moved, kappa)
+
+
+def transport_to_origin(x: ArrayLike, v: ArrayLike, kappa: ArrayLike) -> Array:
+    """Transport v in parallel from x to the origin.
+
+    Args:
+        x: Points `(..., D + 1)`.
+        v: Tangent vectors at x, `(..., D + 1)`.
+        kappa: Minus the curvature, one number or of the batch shape.
+
+    Returns:
+        Tangent vectors at the origin, `(..., D + 1)`.
+
+    >>> print(ambient.transport_to_origin(x, v, 1.0))
+    [0. 0. 1.]
+    """
+    x, v, at = checked(kappa, x=x, v=v)
+    moved = geometry.transport_to_origin(
+        drop_point("x", x, at), drop_tangent("v", v, "x", x), kappa
+    )
+    return lift_origin(moved)
+
+
+def transport_from_origin(y: ArrayLike, v: ArrayLike, kappa: ArrayLike) -> Array:
+    """Transport v in parallel from the origin to y.
+
+    Args:
+        y: Points `(..., D + 1)`.
+        v: Tangent vectors at the origin, `(..., D + 1)`.
+        kappa: Minus the curvature, one number or of the batch shape.
+
+    Returns:
+        Tangent vectors at y, `(..., D + 1)`.
+
+    >>> print(ambient.transport_from_origin(y, v, 1.0))
+    [0.75 0.   1.25]
+    """
+    y, v, at = checked(kappa, y=y, v=v)
+    y = drop_point("y", y, at)
+    moved = geometry.transport_from_origin(y, drop_origin("v", v), kappa)
+    return lift_tangent(y, moved, kappa)
+
+
+def tangent_inner(x: ArrayLike, u: ArrayLike, v: ArrayLike, kappa: ArrayLike) -> Array:
+    """Form the Riemannian product at x of two tangent vectors, `u.v - u_t v_t`.
+
+    Args:
+        x: Points `(..., D + 1)`.
+        u, v: Tangent vectors at x, `(..., D + 1)`.
+        kappa: Minus the curvature, one number or of the batch shape.
+
+    Returns:
+        Products `(...)`.
+
+    >>> print(f"{ambient.tangent_inner(x, v, v, 1.0):.4f}")
+    1.0000
+    """
+    x, u, v, at = checked(kappa, x=x, u=u, v=v)
+    u_space, v_space = drop_tangent("u", u, "x", x), drop_tangent("v", v, "x", x)
+    return geometry.tangent_inner(drop_point("x", x, at), u_space, v_space, kappa)
+
+
+def tangent_norm(x: ArrayLike, v: ArrayLike, kappa: ArrayLike) -> Array:
+    """Measure a tangent vector at x, `sqrt(|v|^2 - v_t^2)`.
+
+    Args:
+        x: Points `(..., D + 1)`.
+        v: Tangent vectors at x, `(..., D + 1)`.
+        kappa: Minus the curvature, one number or of the batch shape.
+
+    Returns:
+        Lengths `(...)`.
+
+    >>> print(f"{ambient.tangent_norm(x, v, 1.0):.4f}")
+    1.0000
+    """
+    x, v, at = checked(kappa, x=x, v=v)
+    return geometry.tangent_norm(drop_point("x", x, at), drop_tangent("v", v, "x", x), kappa)
+
+
+def translate(p: ArrayLike, x: ArrayLike, kappa: ArrayLike) -> Array:
+    """Apply to x the isometry that takes the origin to p; its inverse is that of (p_t, -p).
+
+    Args:
+        p, x: Points `(..., D + 1)`.
+        kappa: Minus the curvature, one number or of the batch shape.
+
+    Returns:
+        Points `(..., D + 1)`.
+
+    >>> print(ambient.translate(x, y, 1.0))
+    [1.5625 0.9375 0.75  ]
+    """
+    p, x, at = checked(kappa, p=p, x=x)
+    moved = geometry.translate(drop_point("p", p, at), drop_point("x", x, at), kappa)
+    return geometry.lift(moved, kappa)
+
+
+def centroid(
+    x: ArrayLike, kappa: ArrayLike, weights: ArrayLike | None = None, axis: int = -2
+) -> Array:
+    """Compute the Lorentzian centroid of points.
+
+    Args:
+        x: Points, an axis of the batch shape `(..., D + 1)` being summed over.
+        kappa: Minus the curvature, one number or of the batch shape without `axis`.
+        weights: As in `geometry.centroid`.
+        axis: The axis of x to sum over.
+
+    Returns:
+        Points, shaped as x without `axis`.
+
+    >>> print(ambient.centroid(jnp.stack([x, y]), 1.0))
+    [1.1043 0.3313 0.3313]
+    """
+    x, at = checked(kappa, x=x)
+    if at.ndim:  # it lacks the axis of the points
+        last = axis - x.ndim if axis >= 0 else axis
+        at = jnp.expand_dims(at, last + 1) if at.ndim >= -last - 2 else at
+    return geometry.lift(geometry.centroid(drop_point("x", x, at), kappa, weights, axis), kappa)
+
+
+def to_poincare(x: ArrayLike, kappa: ArrayLike) -> Array:
+    """Map to the Poincare ball of radius 1/s.
+
+    Args:
+        x: Points `(..., D + 1)`.
+        kappa: Minus the curvature, one number or of the batch shape.
+
+    Returns:
+        Points of the ball, `(..., D)`.
+
+    >>> print(ambient.to_poincare(x, 1.0))
+    [0.3333 0.    ]
+    """
+    x, at = checked(kappa, x=x)
+    return geometry.to_poincare(drop_point("x", x, at), kappa)
+
+
+def from_poincare(y: ArrayLike, kappa: ArrayLike) -> Array:
+    """Map from the Poincare ball of radius 1/s.
+
+    Args:
+        y: Points of the ball, `(..., D)`.
+        kappa: Minus the curvature, one number or of the batch shape.
+
+    Returns:
+        Points `(..., D + 1)`.
+
+    >>> print(ambient.from_poincare(jnp.array([0.5, 0.0]), 1.0))
+    [1.6667 1.3333 0.    ]
+    """
+    return geometry.lift(geometry.from_poincare(y, kappa), kappa)
+
+
+def to_klein(x: ArrayLike, kappa: ArrayLike) -> Array:
+    """Map to the Klein ball of radius 1/s.
+
+    Args:
+        x: Points `(..., D + 1)`.
+        kappa: Minus the curvature, one number or of the batch shape.
+
+    Returns:
+        Points of the ball, `(..., D)`.
+
+    >>> print(ambient.to_klein(x, 1.0))
+    [0.6 0. ]
+    """
+    x, at = checked(kappa, x=x)
+    return geometry.to_klein(drop_point("x", x, at), kappa)
+
+
+def from_klein(y: ArrayLike, kappa: ArrayLike) -> Array:
+    """Map from the Klein ball of radius 1/s.
+
+    Args:
+        y: Points of the ball, `(..., D)`.
+        kappa: Minus the curvature, one number or of the batch shape.
+
+    Returns:
+        Points `(..., D + 1)`.
+
+    >>> print(ambient.from_klein(jnp.array([0.6, 0.0]), 1.0))
+    [1.25 0.75 0.  ]
+    """
+    return geometry.lift(geometry.from_klein(y, kappa), kappa)
+
+
+def linear(
+    x: ArrayLike,
+    normals: Normals,
+    kappa: ArrayLike,
+    activation: Callable[[Array], Array] | None = None,
+) -> Array:
+    """Apply the Lorentz fully connected layer.
+
+    Args:
+        x: Points `(..., D_in + 1)`.
+        normals: One plane per output coordinate, space part `(D_in, D_out)`.
+        kappa: Minus the curvature, one number or of the batch shape.
+        activation: Elementwise on space parts; None for none.
+
+    Returns:
+        Points `(..., D_out + 1)`.
+
+    >>> normals = hyperplane.normals(jnp.array([[1.0], [0.0]]), jnp.zeros(1), 1.0)
+    >>> print(ambient.linear(x, normals, 1.0))
+    [1.25 0.75]
+    """
+    x, at = checked_input(kappa, x, normals)
+    y = functional.linear(drop_point("x", x, at), normals, kappa, activation)
+    return geometry.lift(y, kappa)
+
+
+def signed_distance(
+    x: ArrayLike, normals: Normals, kappa: ArrayLike, scale: str | None = "inside"
+) -> Array:
+    """Measure the signed distances of points to hyperplanes.
+
+    Args:
+        x: Points `(..., D + 1)`.
+        normals: The planes, space part `(D, out)`.
+        kappa: Minus the curvature, one number or of the batch shape.
+        scale: Which distance, as in `hyperplane.signed_distance`.
+
+    Returns:
+        Distances `(..., out)`.
+
+    >>> normals = hyperplane.normals(jnp.array([[1.0], [0.0]]), jnp.zeros(1), 1.0)
+    >>> print(ambient.signed_distance(x, normals, 1.0))
+    [0.6931]
+    """
+    x, at = checked_input(kappa, x, normals)
+    return hyperplane.signed_distance(drop_point("x", x, at), normals, kappa, scale)
+
+
+def mlr(x: ArrayLike, normals: Normals, kappa: ArrayLike, scale: str | None = "inside") -> Array:
+    """Compute the logits of Lorentz multinomial regression.
+
+    Args:
+        x: Points `(..., D + 1)`.
+        normals: The planes, space part `(D, out)`.
+        kappa: Minus the curvature, one number or of the batch shape.
+        scale: Which distance, as in `hyperplane.signed_distance`.
+
+    Returns:
+        Logits `(..., out)`.
+
+    >>> normals = hyperplane.normals(jnp.array([[1.0], [0.0]]), jnp.zeros(1), 1.0)
+    >>> print(ambient.mlr(x, normals, 1.0))
+    [0.6931]
+    """
+    x, at = checked_input(kappa, x, normals)
+    return functional.mlr(drop_point("x", x, at), normals, kappa, scale)
+
+
+expmap, expmap0, logmap, logmap0 = exp, exp0, log, log0
+ptransp, ptransp0 = transport, transport_from_origin

@@ -1,8 +1,12 @@
 """The layers as pure functions of arrays, on points stored by their space part.
 
-Conventions as in `lorentz_jax.geometry`; images are NHWC and kernels `(kh, kw, in, out)`.
-Layers square their inputs, so they need coordinates below the root of the largest number: a
-radius s r below 45 in float32 and 355 in float64.
+Conventions as in `lorentz_jax.geometry`; images are NHWC and kernels `(kh, kw, in, out)`, and
+normals come from `hyperplane`. A shape that does not fit another is a `ValueError`. Layers square
+their inputs, so they need coordinates below the root of the largest number: a radius s r below 45
+in float32 and 355 in float64.
+
+`(D68)` and so on are equations of `docs/derivations.md`. Examples assume what those of `geometry`
+do, `import jax` and `from lorentz_jax import functional, hyperplane`.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,13 +15,33 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.typing import ArrayLike
 
 from lorentz_jax._src import conv as _conv
-from lorentz_jax._src.arguments import along_batch, as_array, as_kappa, compute_dtype
-from lorentz_jax._src.conv import Padding, conv_product, patch_time, window_arguments
-from lorentz_jax._src.plain import point_time, precise, shifts, to_hyperboloid
+from lorentz_jax._src.arguments import (
+    along_batch,
+    as_array,
+    as_kappa,
+    check_input,
+    check_shapes,
+    compute_dtype,
+)
+from lorentz_jax._src.conv import Padding
+from lorentz_jax._src.plain import point_time, precise, shifts, time_of, to_hyperboloid
 from lorentz_jax._src.scalars import asinh_scaled, divide, safe_norm, theta_limit
-from lorentz_jax.hyperplane import Normals, check_input, signed_distance
+from lorentz_jax.hyperplane import Normals, signed_distance
+
+__all__ = [
+    "Padding",
+    "batch_mean",
+    "center",
+    "conv",
+    "conv_center",
+    "linear",
+    "lorentzian",
+    "mlr",
+    "weight_norm",
+]
 
 
 def _identity(x: Array) -> Array:
@@ -25,13 +49,28 @@ def _identity(x: Array) -> Array:
 
 
 def linear(
-    x: Any, normals: Normals, kappa: Any, activation: Callable[[Array], Array] | None = None
+    x: ArrayLike,
+    normals: Normals,
+    kappa: ArrayLike,
+    activation: Callable[[Array], Array] | None = None,
 ) -> Array:
-    """Lorentz fully connected layer, `y = h(x.v - x_t v_t)`, from `(..., D_in)` to `(..., D_out)`.
+    """Apply the Lorentz fully connected layer, `y = h(x.v - x_t v_t)` (eq. FC).
 
-    This is the whole of the paper's eq. FC: the asinh of the signed distance, the Lorentzian
-    activation and the sinh of the output cancel. `h` acts on space parts. Any normals, any batch
-    shape; kappa may vary along the batch.
+    This is all of it: the asinh of the signed distance, the Lorentzian activation and the sinh of
+    the output cancel (D63).
+
+    Args:
+        x: Points `(..., D_in)`.
+        normals: One plane per output coordinate, space part `(D_in, D_out)`; any normals.
+        kappa: Minus the curvature, one number or of the batch shape.
+        activation: h, elementwise on space parts; None for none.
+
+    Returns:
+        Points `(..., D_out)`.
+
+    >>> v = hyperplane.normals(jnp.eye(2), jnp.zeros(2), 1.0)
+    >>> print(functional.linear(jnp.array([0.5, -0.5]), v, 1.0, jax.nn.relu))
+    [0.5 0. ]
     """
     x = check_input(x, normals, axes=1)
     dtype = compute_dtype(x.dtype)
@@ -48,37 +87,66 @@ def _linear(x, space, time, kappa, activation):
 
 
 def conv(
-    x: Any,
+    x: ArrayLike,
     normals: Normals,
-    kappa: Any,
+    kappa: ArrayLike,
     strides: int | Sequence[int] = 1,
     padding: Padding = None,
     activation: Callable[[Array], Array] | None = None,
 ) -> Array:
-    """Lorentz convolution of images `(..., H, W, C_in)`, the FC layer of each concatenated patch.
+    """Apply the Lorentz convolution: `linear` on the concatenated points of each patch.
 
-    The concatenation of a patch's points has time `t = sqrt(1/kappa + sum_patch |x|^2)`, so
-    `y = h(conv(x, v) - t v_t)`: one ordinary convolution, a window sum over one channel and a
-    rank-1 term; no patch is ever formed. Padding with zeros is padding with the origin.
-    `padding`: None for (k - 1)//2 on both sides, an int, two ints, two pairs, or "SAME"/"VALID" as
-    in `lax`. kappa is a scalar.
+    The concatenation has time `t = sqrt(1/kappa + sum_patch |x|^2)`, so `y = h(conv(x, v) - t v_t)`
+    (D68): an ordinary convolution, a window sum over one channel and a rank-1 term; no patch is
+    ever formed. Padding with zeros is padding with the origin.
+
+    Args:
+        x: Images `(..., H, W, C_in)`.
+        normals: One plane per output channel, space part `(kh, kw, C_in, C_out)`.
+        kappa: Minus the curvature, one number.
+        strides: One, or one per axis.
+        padding: See `Padding`.
+        activation: h, elementwise on space parts; None for none.
+
+    Returns:
+        Images `(..., H', W', C_out)`.
+
+    Raises:
+        ValueError: if strides or padding do not name two axes.
+
+    >>> v = hyperplane.normals(jnp.ones((3, 3, 2, 4)), jnp.zeros(4), 1.0)
+    >>> functional.conv(jnp.zeros((8, 6, 6, 2)), v, 1.0, strides=2).shape
+    (8, 3, 3, 4)
     """
     x = check_input(x, normals, axes=3)
     kappa = as_kappa(kappa, compute_dtype(x.dtype))
     window = normals.space.shape[:2]
-    strides, pads = window_arguments(strides, padding, window)
+    strides, pads = _conv.window_arguments(strides, padding, window)
     images = x.reshape((-1, *x.shape[-3:]))
-    t = patch_time(images, kappa, window, strides, pads)
-    z = conv_product(images, normals.space, normals.time, t, strides, pads)
+    t = _conv.patch_time(images, kappa, window, strides, pads)
+    z = _conv.conv_product(images, normals.space, normals.time, t, strides, pads)
     y = (activation or _identity)(z).astype(x.dtype)
     return y.reshape(x.shape[:-3] + y.shape[1:])
 
 
-def batch_mean(x: Any, kappa: Any) -> Array:
-    """Centroid `(D,)` of all points of a batch `(..., D)`, as the centring norm needs it.
+def batch_mean(x: ArrayLike, kappa: ArrayLike) -> Array:
+    """Compute the centroid of all points of a batch, as the centring norm needs it.
 
-    The fast form of `geometry.centroid`, `m/(s sqrt(m_t^2 - |m|^2))` with the mean vector m: it
-    loses about `eps e^(2 rho)` for a mean at s-scaled radius rho. Raises for an empty batch.
+    `m/(s sqrt(m_t^2 - |m|^2))` with the mean vector m (D69), the fast form of `geometry.centroid`:
+    it loses about `eps e^(2 s r)` for a mean at distance r from the origin.
+
+    Args:
+        x: Points `(..., D)`.
+        kappa: Minus the curvature, one number.
+
+    Returns:
+        One point, `(D,)`.
+
+    Raises:
+        ValueError: if the batch is empty.
+
+    >>> print(functional.batch_mean(jnp.array([[1.0, 0.5], [-1.0, 0.5]]), 1.0))
+    [0.     0.3536]
     """
     x = as_array("x", x)
     if x.size == 0:
@@ -95,22 +163,29 @@ def _batch_mean(x, kappa):
     return to_hyperboloid(mean, mean_time, kappa)
 
 
-def center(x: Any, mean: Any, beta: Any, kappa: Any) -> Array:
-    """Move a batch `(..., D)` by the isometry `T_beta o T_(-mean)`, which takes mean to beta.
+def center(x: ArrayLike, mean: ArrayLike, beta: ArrayLike, kappa: ArrayLike) -> Array:
+    """Move a batch by the isometry `T_beta o T_(-mean)`, which takes mean to beta.
 
     Exactly the paper's centring batch norm (log at the mean, transport to the origin, transport to
-    beta, exp at beta), with no transcendental function: a rank-2 update
-    `x + a mean + b beta`, where with d = x.mean, e = x.beta,
-    `a = kappa d/(1 + s mean_t) - s x_t`, `t' = s (mean_t x_t - d)`,
-    `b = kappa (e + (mean.beta) a)/(1 + s beta_t) + s t'`. `mean` and `beta` are space parts `(D,)`;
-    kappa is a scalar.
+    beta, exp at beta), with no transcendental function: a rank-2 update `x + a mean + b beta`,
+    where with d = x.mean, e = x.beta, `a = kappa d/(1 + s mean_t) - s x_t`,
+    `b = kappa (e + (mean.beta) a)/(1 + s beta_t) + kappa (mean_t x_t - d)` (D70).
+
+    Args:
+        x: Points `(..., D)`.
+        mean: A point `(D,)`.
+        beta: A point `(D,)`.
+        kappa: Minus the curvature, one number.
+
+    Returns:
+        Points `(..., D)`.
+
+    >>> mean, beta = jnp.array([0.75, 0.0]), jnp.array([0.0, 2.0])
+    >>> print(abs(functional.center(mean[None], mean, beta, 1.0)))
+    [[0. 2.]]
     """
     x, mean, beta = as_array("x", x), as_array("mean", mean), as_array("beta", beta)
-    if not x.shape[-1:] == mean.shape == beta.shape:
-        raise ValueError(
-            f"mean and beta must have shape {x.shape[-1:]} to go with x {x.shape}, "
-            f"got {mean.shape} and {beta.shape}"
-        )
+    check_shapes(x.shape[-1:], f"x {x.shape}", mean=mean, beta=beta)
     kappa = as_kappa(kappa, compute_dtype(x.dtype))
     return jax.checkpoint(_center)(x, mean, beta, kappa)
 
@@ -121,67 +196,104 @@ def _center(x, mean, beta, kappa):
     mu_t, beta_t = point_time(mu, kappa), point_time(beta, kappa)
     # One skinny product: on a CPU it beats two reductions over the channels.
     dots = precise(points, jnp.stack([mu, beta], axis=1))
-    time = jnp.sqrt(1 / kappa + jnp.sum(points * points, axis=-1, keepdims=True))
+    time = time_of(points, kappa)
     a, b = shifts(dots[..., :1], dots[..., 1:], time, jnp.sum(mu * beta), mu_t, beta_t, kappa)
     return (points + a * mu + b * beta).astype(x.dtype)
 
 
 def conv_center(
-    x: Any, normals: Normals, beta: Any, kappa: Any,
-    strides: int | Sequence[int] = 1, padding: Padding = None, unit_scale: Any = None,
-) -> tuple[Array, Array]:  # fmt: skip
-    """`center(y, mean, beta)` of `y = conv(x)`, `mean = batch_mean(y)`; returns it and the mean.
+    x: ArrayLike,
+    normals: Normals,
+    beta: ArrayLike,
+    kappa: ArrayLike,
+    strides: int | Sequence[int] = 1,
+    padding: Padding = None,
+    unit_scale: ArrayLike | None = None,
+) -> tuple[Array, Array]:
+    """Apply `y = conv(x)` and `center(y, batch_mean(y), beta)` in one step.
 
-    x is `(N, H, W, C_in)` and not empty, `beta` the space part `(C_out,)` of a point, kappa a
-    scalar; `strides` and `padding` as in `conv`. `unit_scale` `(C_out,)` multiplies the space part
-    of the normals (see `hyperplane.factored_normals`); where it is 0 it gets no gradient.
-    Gradients flow through the mean and reach kappa; the returned mean itself is for running
-    statistics and carries none.
+    Its hand-written backward pass keeps fewer arrays than autodiff of the three. Gradients flow
+    through the mean and reach kappa; the returned mean is for running statistics and carries none.
+
+    Args:
+        x: Images `(N, H, W, C_in)`.
+        normals: One plane per output channel, space part `(kh, kw, C_in, C_out)`.
+        beta: A point `(C_out,)`.
+        kappa: Minus the curvature, one number.
+        strides: One, or one per axis.
+        padding: See `Padding`.
+        unit_scale: Multiplies the space part of the normals, `(C_out,)`; see
+            `hyperplane.factored_normals`. Where it is 0 it gets no gradient.
+
+    Returns:
+        Images `(N, H', W', C_out)` and the mean `(C_out,)`.
+
+    Raises:
+        ValueError: if x is empty.
+
+    >>> v = hyperplane.normals(jnp.ones((3, 3, 2, 4)), jnp.zeros(4), 1.0)
+    >>> y, mean = functional.conv_center(jnp.ones((8, 6, 6, 2)), v, jnp.zeros(4), 1.0)
+    >>> y.shape, mean.shape
+    ((8, 6, 6, 4), (4,))
     """
     x = check_input(x, normals, axes=3)
     beta = as_array("beta", beta)
     if x.ndim != 4 or x.size == 0:
         raise ValueError(f"expected images (N, H, W, C_in) with pixels in them, got {x.shape}")
-    if beta.shape != normals.time.shape:
-        raise ValueError(f"beta must have shape {normals.time.shape}, got {beta.shape}")
+    space, time = normals.space, normals.time
+    scale = jnp.ones_like(time) if unit_scale is None else as_array("unit_scale", unit_scale)
+    check_shapes(time.shape, beta=beta)
+    check_shapes(time.shape, unit_scale=scale)
     dtype = compute_dtype(x.dtype)
-    window = normals.space.shape[:2]
-    strides, pads = window_arguments(strides, padding, window)
-    unit_scale = (
-        jnp.ones_like(normals.time) if unit_scale is None else as_array("unit_scale", unit_scale)
-    )
-    if unit_scale.shape != normals.time.shape:
-        raise ValueError(f"unit_scale must have shape {normals.time.shape}, got {unit_scale.shape}")
-    planes = (a.astype(dtype) for a in (normals.space, unit_scale, normals.time))
+    strides, pads = _conv.window_arguments(strides, padding, space.shape[:2])
+    space, scale, time, beta = (a.astype(dtype) for a in (space, scale, time, beta))
     results: Any = _conv.conv_center(
-        x, *planes, beta.astype(dtype), as_kappa(kappa, dtype), strides, pads
+        x, space, scale, time, beta, as_kappa(kappa, dtype), strides, pads
     )
     return results[0], lax.stop_gradient(results[1])
 
 
-def weight_norm(direction: Any, gain: Any) -> Array:
-    """`w = g a/|a|`, the norm over every axis of the direction `a` `(..., out)` but the last.
+def weight_norm(direction: ArrayLike, gain: ArrayLike) -> Array:
+    """Make weights `w = g a/|a|` of a direction a and a gain g per unit.
 
-    `gain` has shape `(out,)`. (The reference code passes `softplus(g)` as the gain.) `a = 0` gives
-    0 with zero gradient; a negative gain turns w round.
+    (The reference code passes `softplus(g)` as the gain.) `a = 0` gives 0 with gradient 0; a
+    negative gain turns w round.
+
+    Args:
+        direction: a, `(..., out)`; the norm is over all axes but the last.
+        gain: g, `(out,)`.
+
+    Returns:
+        w, shaped as a.
+
+    >>> print(functional.weight_norm(jnp.array([[3.0], [4.0]]), jnp.array([2.0]))[:, 0])
+    [1.2 1.6]
     """
     a, g = as_array("direction", direction, min_ndim=2), as_array("gain", gain)
-    if g.shape != a.shape[-1:]:
-        raise ValueError(f"gain must have shape {a.shape[-1:]}, got {g.shape}")
+    check_shapes(a.shape[-1:], gain=g)
     dtype = compute_dtype(jnp.result_type(a, g))
     size = safe_norm(a.astype(dtype), tuple(range(a.ndim - 1)))
     return (divide(g.astype(dtype), size) * a.astype(dtype)).astype(jnp.result_type(a, g))
 
 
-def lorentzian(h: Callable[[Array], Array]) -> Callable[[Any, Any], Array]:
-    """Lorentzian activation of an elementwise h: `(x, kappa) -> asinh(s h(sinh(s x)/s))/s`.
+def lorentzian(h: Callable[[Array], Array]) -> Callable[[ArrayLike, ArrayLike], Array]:
+    """Make the Lorentzian activation of h, `asinh(s h(sinh(s x)/s))/s`, for signed distances.
 
-    It acts on signed distances; kappa must broadcast to the shape of x. Where sinh would overflow,
-    h is continued by its power law there (its value and logarithmic slope at the last
-    representable sinh), which is exact for ReLU-like, bounded and polynomial h.
+    Where sinh would overflow, h is continued by its power law there (its value and logarithmic
+    slope at the last representable sinh), which is exact for ReLU-like, bounded and polynomial h.
+
+    Args:
+        h: An elementwise function.
+
+    Returns:
+        A function of x, of any shape, and of a kappa that broadcasts to it; the result is like x.
+
+    >>> relu = functional.lorentzian(jax.nn.relu)
+    >>> print(relu(jnp.array([-2.0, 2.0, 1000.0]), 1.0))
+    [   0.    2. 1000.]
     """
 
-    def activation(x: Any, kappa: Any) -> Array:
+    def activation(x: ArrayLike, kappa: ArrayLike) -> Array:
         x = as_array("x", x, min_ndim=0)
         dtype = compute_dtype(x.dtype)
         kappa = as_kappa(kappa, dtype, x.shape)
@@ -209,6 +321,20 @@ def _lorentzian(h, x, kappa):
     return jnp.where(grows, jnp.sign(value) * grown, near) / s
 
 
-def mlr(x: Any, normals: Normals, kappa: Any, scale: str | None = "inside") -> Array:
-    """Logits of Lorentz multinomial regression: signed distances to one hyperplane per class."""
+def mlr(x: ArrayLike, normals: Normals, kappa: ArrayLike, scale: str | None = "inside") -> Array:
+    """Compute the logits of Lorentz multinomial regression: the signed distances to the planes.
+
+    Args:
+        x: Points `(..., D)`.
+        normals: One plane per class, space part `(D, classes)`.
+        kappa: Minus the curvature, one number or of the batch shape.
+        scale: Which distance, as in `hyperplane.signed_distance`.
+
+    Returns:
+        Logits `(..., classes)`.
+
+    >>> v = hyperplane.normals(jnp.eye(3), jnp.zeros(3), 1.0)
+    >>> functional.mlr(jnp.zeros((8, 3)), v, 1.0).shape
+    (8, 3)
+    """
     return signed_distance(x, normals, kappa, scale)

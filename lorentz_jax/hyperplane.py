@@ -2,22 +2,28 @@
 
 The plane of a Euclidean weight column w and bias b passes through the point at signed distance
 `-b/|w|` from the origin along w, orthogonally to it. Its normal there, of Lorentz length |w|, is
-`v = (|w| sinh theta, w cosh theta)` with `theta = -s b/|w|`, s = sqrt(kappa), and a point X lies
-on it where `X o v = x.v - x_t v_t = 0`. As kappa -> 0 that product becomes `w.x + b`.
+`v = (|w| sinh theta, w cosh theta)` with `theta = -s b/|w|`, s = sqrt(kappa) (D62), and a point X
+lies on it where `X o v = x.v - x_t v_t = 0`. As kappa -> 0 that product becomes `w.x + b`.
+
+Dtypes, batches and errors are those of `geometry`, with a `ValueError` wherever a shape does not
+fit another. `(D62)` and so on are equations of `docs/derivations.md`. Examples assume what those
+of `geometry` do, and `from lorentz_jax import hyperplane`.
 """
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.typing import ArrayLike
 
 from lorentz_jax._src.arguments import (
     along_batch,
     as_array,
     as_kappa,
+    check_input,
+    check_shapes,
     compute_dtype,
     concrete,
     operation,
@@ -26,6 +32,15 @@ from lorentz_jax._src.charts import time_column
 from lorentz_jax._src.radial import arc_over, plane_arc, size_sinh
 from lorentz_jax._src.scalars import binary_scale, divide, safe_norm, sinhc, theta_limit
 
+__all__ = [
+    "Normals",
+    "factored_normals",
+    "normals",
+    "point_from_distances",
+    "signed_distance",
+    "weights",
+]
+
 # `weights` of a bare pair is refused where rounding moved |v|_L by more than this (relative).
 _LOSS = 1e-3
 
@@ -33,15 +48,19 @@ _LOSS = 1e-3
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Normals:
-    """The cached V: one Minkowski normal per output unit.
+    """The cached V: one Minkowski normal per output unit. A pytree.
 
     Attributes:
-      time: `v_t`, shape `(out,)`.
-      space: the space parts, shape `(..., out)`; a convolution keeps its `(kh, kw, in, out)`.
-      length: Lorentz lengths |w|, shape `(out,)`. In floating point `time` and `space` lose them
-        from |theta| about 8 (float32), so without them the pair is a one-way export.
-      excess: how far |theta| exceeds the largest one with a representable sinh, shape `(out,)`;
-        the true normal is `e^excess (time, space)`. None stands for 0.
+        time: `v_t`, shape `(out,)`.
+        space: the space parts, shape `(..., out)`; a convolution keeps its `(kh, kw, in, out)`.
+        length: Lorentz lengths |w|, shape `(out,)`. In floating point `time` and `space` lose them
+            from |theta| about 8 (float32), so without them the pair is a one-way export.
+        excess: how far |theta| exceeds the angle at which it is cut, shape `(out,)`; the true
+            normal is `e^excess (time, space)` (D66). None stands for 0.
+
+    >>> v = hyperplane.Normals(jnp.zeros(4), jnp.eye(4))  # coordinate planes, through the origin
+    >>> hyperplane.signed_distance(jnp.ones((8, 4)), v, 1.0).shape
+    (8, 4)
     """
 
     time: Array
@@ -55,40 +74,60 @@ def _inputs(space: Array) -> tuple[int, ...]:
     return tuple(range(space.ndim - 1))
 
 
-def normals(w: Any, b: Any, kappa: Any) -> Normals:
-    """Normals `(|w| sinh theta, w cosh theta)`, `theta = -s b/|w|`, of weights `w` and biases `b`.
+def normals(w: ArrayLike, b: ArrayLike, kappa: ArrayLike) -> Normals:
+    """Make the normals of weights and biases, `(|w| sinh theta, w cosh theta)` (eq. V).
 
-    `w` has shape `(..., out)` (every axis but the last is input: `(in, out)` or
-    `(kh, kw, in, out)`), `b` shape `(out,)`; kappa is a scalar. |theta| is cut at
-    `numerics.theta_limit` (80 in float32) and the rest kept in `excess`: layers then see the plane
-    at the cut, distances the true one. `w = 0` has no direction: theta counts as 0 there, so the
-    unit gives `s b x_t`, with the gradients of the limit. Half-precision weights give float32
-    normals, since rounding time and space apart from each other moves the plane.
+    |theta| is cut at 80 (float32) or 701 (float64) and the rest kept in `excess`: layers see the
+    plane at the cut, distances the true one. `w = 0` has no direction: theta counts as 0 there, so
+    the unit gives `s b x_t`, with the gradients of the limit.
+
+    Args:
+        w: Weights `(..., out)`; all axes but the last are input, as of `(kh, kw, in, out)`.
+        b: Biases `(out,)`.
+        kappa: Minus the curvature, one number.
+
+    Returns:
+        `Normals` in w's dtype, and in float32 for half precision: rounding time and space apart
+        from each other would move the plane.
+
+    >>> v = hyperplane.normals(jnp.array([[0.6], [0.8]]), jnp.array([-1.0]), 1.0)
+    >>> print(v.time, v.space[:, 0])
+    [1.1752] [0.9258 1.2345]
     """
     w, b = as_array("w", w, min_ndim=2), as_array("b", b)
-    if b.shape != w.shape[-1:]:
-        raise ValueError(f"b must have shape {w.shape[-1:]} to go with w {w.shape}, got {b.shape}")
+    check_shapes(w.shape[-1:], f"w {w.shape}", b=b)
     dtype = compute_dtype(jnp.result_type(w, b))
-    w, b, kappa = w.astype(dtype), b.astype(dtype), as_kappa(kappa, dtype)
-    return _normals(w, b, kappa)
+    return _normals(w.astype(dtype), b.astype(dtype), as_kappa(kappa, dtype))
 
 
-def factored_normals(direction: Any, gain: Any, b: Any, kappa: Any) -> tuple[Normals, Array]:
-    """Normals of `w = g a/|a|` as `(Normals, unit_scale)`, their space part being `unit_scale * a`.
+def factored_normals(
+    direction: ArrayLike, gain: ArrayLike, b: ArrayLike, kappa: ArrayLike
+) -> tuple[Normals, Array]:
+    """Make the normals of `w = g a/|a|` with their space part left over a number per unit (D67).
 
-    The same planes as `normals(weight_norm(a, g), b, kappa)`: time, length |g| and excess are
-    final, `space` is the direction `a` `(..., out)` itself and `unit_scale = g cosh(theta)/|a|`
-    `(out,)`. A layer that applies it to its output makes no other array of the kernel's size.
-    `gain` and `b` have shape `(out,)`; `a = 0` is a unit with `w = 0`, with zero gradient for `a`.
+    The same planes as `normals(weight_norm(a, g), b, kappa)`. A layer that applies the number to
+    its output makes no other array of the kernel's size. `a = 0` is a unit with `w = 0`, and its
+    gradient for a is 0.
+
+    Args:
+        direction: The direction a of every unit's weights, `(..., out)`.
+        gain: Their signed length g, `(out,)`.
+        b: Biases `(out,)`.
+        kappa: Minus the curvature, one number.
+
+    Returns:
+        `Normals` whose `space` is a itself (all else is final), and
+        `unit_scale = g cosh(theta)/|a|`, shape `(out,)`: the true space part is `unit_scale * a`.
+
+    >>> a, g, b = jnp.array([[3.0], [4.0]]), jnp.array([1.0]), jnp.array([-1.0])
+    >>> v, unit_scale = hyperplane.factored_normals(a, g, b, 1.0)
+    >>> print((v.space * unit_scale)[:, 0])
+    [0.9258 1.2345]
     """
     a, b = as_array("direction", direction, min_ndim=2), as_array("b", b)
     g = as_array("gain", gain)
-    for name, value in (("gain", g), ("b", b)):
-        if value.shape != a.shape[-1:]:
-            raise ValueError(
-                f"{name} must have shape {a.shape[-1:]} to go with a direction {a.shape}, "
-                f"got {value.shape}"
-            )
+    check_shapes(a.shape[-1:], f"a direction {a.shape}", gain=g)
+    check_shapes(a.shape[-1:], f"a direction {a.shape}", b=b)
     dtype = compute_dtype(jnp.result_type(a, g, b))
     a, g, b = a.astype(dtype), g.astype(dtype), b.astype(dtype)
     return _factored(a, g, b, as_kappa(kappa, dtype))
@@ -106,15 +145,15 @@ def _factored(a: Array, g: Array, b: Array, kappa: Array) -> tuple[Normals, Arra
     length = safe_norm(a, _inputs(a))
     size = jnp.where(length > 0, jnp.abs(g), 0)
     time, cosh, excess = _column(size, b, kappa)
-    return Normals(time, a, size, excess), divide(g * cosh, length)
+    return Normals(time, a, size, excess), divide(g * cosh, length)  # (D67)
 
 
 def _column(size: Array, b: Array, kappa: Array) -> tuple[Array, Array, Array]:
     """Time, cosh(theta) and excess of units with |w| = size."""
     s, limit = jnp.sqrt(kappa), theta_limit(size.dtype)
     full = divide(-s * b, size)
-    theta = jnp.clip(full, -limit, limit)
-    time = size_sinh(-s * b, size, limit)
+    theta = jnp.clip(full, -limit, limit)  # (D66)
+    time = size_sinh(-s * b, size, limit)  # (D62), (D14)
     return time, jnp.cosh(theta), jnp.maximum(jnp.abs(full) - limit, 0)
 
 
@@ -122,19 +161,32 @@ def _lorentz_norm(normals: Normals) -> tuple[Array, Array]:
     """|v|_L of a bare pair, and the share of it that one rounding of the pair can change."""
     size, time = safe_norm(normals.space, _inputs(normals.space)), jnp.abs(normals.time)
     product = (size - time) * (size + time)
-    norm = jnp.sqrt(jnp.maximum(product, 0))
+    norm = jnp.sqrt(jnp.maximum(product, 0))  # (D64)
     eps = float(jnp.finfo(normals.space.dtype).eps)
-    return norm, jnp.where(size > 0, eps * divide(size * size, jnp.maximum(product, 0)), 0) + (
-        jnp.where((size > 0) & (product <= 0), jnp.inf, 0)
-    )
+    loss = eps * divide(size * size, jnp.maximum(product, 0))  # (D65)
+    return norm, jnp.where(size > 0, loss, 0) + jnp.where((size > 0) & (product <= 0), jnp.inf, 0)
 
 
-def weights(normals: Normals, kappa: Any) -> tuple[Array, Array]:
-    """Weights and biases of normals, the inverse of `normals` (Prop. cache inverse).
+def weights(normals: Normals, kappa: ArrayLike) -> tuple[Array, Array]:
+    """Restore weights and biases, the inverse of `normals` (Prop. cache inverse).
 
-    `w = |v|_L v/|v|`, `b = -(|v|_L/s) asinh(v_t/|v|_L)`. Exact to rounding where `length` is
-    present. Of a bare pair `|v|_L = sqrt(|v|^2 - v_t^2)`, which rounding destroys as |theta|
-    grows: concrete units that lost more than 0.1 % raise `ValueError`, traced ones become NaN.
+    `w = |v|_L v/|v|`, `b = -(|v|_L/s) asinh(v_t/|v|_L)` (D64). Exact to rounding where `length` is
+    present. Of a bare pair `|v|_L = sqrt(|v|^2 - v_t^2)`, which rounding destroys as |theta| grows.
+
+    Args:
+        normals: The normals, space part `(..., out)`.
+        kappa: Minus the curvature, one number.
+
+    Returns:
+        w `(..., out)` and b `(out,)`.
+
+    Raises:
+        ValueError: if units of a bare pair lost more than 0.1 %; traced ones become NaN.
+
+    >>> v = hyperplane.normals(jnp.array([[0.6], [0.8]]), jnp.array([-1.0]), 1.0)
+    >>> w, b = hyperplane.weights(v, 1.0)
+    >>> print(w[:, 0], b)
+    [0.6 0.8] [-1.]
     """
     space, time = normals.space, normals.time
     kappa = as_kappa(kappa, space.dtype)
@@ -146,14 +198,14 @@ def weights(normals: Normals, kappa: Any) -> tuple[Array, Array]:
             if np.asarray(lost).any():
                 units = np.flatnonzero(np.asarray(lost)).tolist()
                 raise ValueError(
-                    f"the Lorentz norms of units {units} are lost to {space.dtype} rounding; "
-                    "restoring needs Normals that carry `norm`"
+                    f"the Lorentz lengths of units {units} are lost to {space.dtype} rounding; "
+                    "restoring needs Normals that carry `length`"
                 )
         else:
             norm = jnp.where(lost, jnp.nan, norm)
     else:
         norm = normals.length
-    w = space * divide(norm, safe_norm(space, _inputs(space)))
+    w = space * divide(norm, safe_norm(space, _inputs(space)))  # (D64)
     scaled = arc_over(time, norm)  # |w| theta
     if normals.excess is not None:
         scaled = scaled + norm * (jnp.sign(time) * normals.excess)
@@ -161,22 +213,36 @@ def weights(normals: Normals, kappa: Any) -> tuple[Array, Array]:
     return w, -jnp.where(norm == 0, time, scaled) / s
 
 
-def signed_distance(x: Any, normals: Normals, kappa: Any, scale: str | None = "inside") -> Array:
-    """Signed distances of points `(..., D)` to hyperplanes, shape `(..., out)`.
+def signed_distance(
+    x: ArrayLike, normals: Normals, kappa: ArrayLike, scale: str | None = "inside"
+) -> Array:
+    """Measure the signed distances of points to hyperplanes, from `z = X o v = x.v - x_t v_t`.
 
-    With `z = X o v = x.v - x_t v_t`:
-      scale=None       `asinh(s z/|w|)/s`, the geodesic distance;
-      scale="inside"   `asinh(s z)/s`, the paper's choice d_2;
-      scale="outside"  `|w| asinh(s z/|w|)/s`, its d_1.
     Finite wherever the distance is, also where z or the normal overflow. A unit with `w = 0` is at
-    distance 0 for None and "outside". Gradients at `z = 0` are regular.
+    distance 0 for None and "outside". Gradients at `z = 0` are regular (D17).
+
+    Args:
+        x: Points `(..., D)`.
+        normals: The planes, space part `(D, out)`.
+        kappa: Minus the curvature, one number or of the batch shape `(...)`.
+        scale: None for `asinh(s z/|w|)/s`, the geodesic distance (D63); "inside" for
+            `asinh(s z)/s`, the paper's choice d_2; "outside" for `|w| asinh(s z/|w|)/s`, its d_1.
+
+    Returns:
+        Distances `(..., out)`.
+
+    Raises:
+        ValueError: if `scale` is another word.
+
+    >>> v = hyperplane.normals(jnp.array([[0.6], [0.8]]), jnp.array([-1.0]), 1.0)
+    >>> print(hyperplane.signed_distance(jnp.zeros(2), v, 1.0, scale=None))
+    [-1.]
     """
     if scale not in ("inside", "outside", None):
         raise ValueError(f'scale must be "inside", "outside" or None, got {scale!r}')
     x = check_input(x, normals, axes=1)
     dtype = compute_dtype(x.dtype)
-    kappa = as_kappa(kappa, dtype, x.shape[:-1])
-    kappa = along_batch(kappa)
+    kappa = along_batch(as_kappa(kappa, dtype, x.shape[:-1]))
     points, normals = x.astype(dtype), jax.tree.map(lambda a: a.astype(dtype), normals)
     # Over powers of two neither the product nor its gradient overflows, and no bit is lost.
     unit = binary_scale(points)
@@ -190,24 +256,20 @@ def signed_distance(x: Any, normals: Normals, kappa: Any, scale: str | None = "i
     return out.astype(x.dtype)
 
 
-def check_input(x: Any, normals: Normals, axes: int) -> Array:
-    """`x` as an array whose last axis fits the kernel; `axes` is 1 (dense) or 3 (convolution)."""
-    kernel = normals.space.shape
-    if len(kernel) != axes + 1:
-        raise ValueError(f"expected normals with a space part of {axes + 1} axes, got {kernel}")
-    x = as_array("x", x, min_ndim=axes)
-    if x.shape[-1] != kernel[-2]:
-        raise ValueError(
-            f"expected points with D_in = {kernel[-2]} space coordinates in the last axis, "
-            f"got shape {x.shape}"
-        )
-    return x
-
-
 @operation
-def point_from_distances(distances, kappa):
-    """The point whose signed distances to the D coordinate hyperplanes are given: `sinh(s d)/s`.
+def point_from_distances(distances: ArrayLike, kappa: ArrayLike) -> Array:
+    """Find the point at given signed distances to the coordinate hyperplanes: `sinh(s d)/s`.
 
-    (Prop. activations to output; printed there with 1/kappa for 1/s.)
+    (Prop. activations to output; printed there with 1/kappa for 1/s.) Regular at d = 0.
+
+    Args:
+        distances: d `(..., D)`.
+        kappa: Minus the curvature, one number or of the batch shape.
+
+    Returns:
+        The point, `(..., D)`.
+
+    >>> print(hyperplane.point_from_distances(jnp.array([1.0, 0.0]), 4.0))
+    [1.8134 0.    ]
     """
     return sinhc(jnp.sqrt(kappa) * distances) * distances

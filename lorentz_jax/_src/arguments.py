@@ -7,13 +7,15 @@ array that broadcasts against the batch axes and never against the coordinate ax
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.core import Tracer
+
+Parameters = ParamSpec("Parameters")
 
 
 def concrete(x: Any) -> bool:
@@ -77,7 +79,29 @@ def along_batch(kappa: Array) -> Array:
     return kappa[..., None] if kappa.ndim else kappa
 
 
-def operation(function: Callable) -> Callable:
+def check_shapes(shape: tuple[int, ...], beside: str = "", **arrays: Array) -> None:
+    """Raise `ValueError` unless all arrays have this shape, which that of `beside` asks for."""
+    if any(array.shape != tuple(shape) for array in arrays.values()):
+        names, beside = " and ".join(arrays), beside and f" to go with {beside}"
+        got = " and ".join(str(array.shape) for array in arrays.values())
+        raise ValueError(f"{names} must have shape {tuple(shape)}{beside}, got {got}")
+
+
+def check_input(x: Any, normals: Any, axes: int) -> Array:
+    """`x` as an array whose last axis fits the kernel; `axes` is 1 (dense) or 3 (convolution)."""
+    kernel = normals.space.shape
+    if len(kernel) != axes + 1:
+        raise ValueError(f"expected normals with a space part of {axes + 1} axes, got {kernel}")
+    x = as_array("x", x, min_ndim=axes)
+    if x.shape[-1] != kernel[-2]:
+        raise ValueError(
+            f"expected points with D_in = {kernel[-2]} space coordinates in the last axis, "
+            f"got shape {x.shape}"
+        )
+    return x
+
+
+def operation(function: Callable[Parameters, Array]) -> Callable[Parameters, Array]:
     """Public form of `function(*arrays, kappa)`, a formula over arrays `(..., D)` of one D.
 
     The formula sees compute-dtype arrays and a kappa that already broadcasts against them; its
@@ -89,7 +113,7 @@ def operation(function: Callable) -> Callable:
     names = list(signature.parameters)[:-1]
 
     @functools.wraps(function)
-    def public(*args, **kwargs):
+    def public(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Array:
         bound = signature.bind(*args, **kwargs).arguments
         arrays = [as_array(name, bound[name]) for name in names]
         dimensions = {name: x.shape[-1] for name, x in zip(names, arrays, strict=True)}

@@ -2,22 +2,25 @@
 
 `conv_center` is `functional.conv` followed by `functional.center` at the batch's own mean, in one
 step with a hand-written backward pass. Autodiff of the two keeps or recomputes several image-sized
-arrays; this keeps the input, the convolution's output and five numbers per pixel. It has no
-forward-mode derivative (jvp): the plain functions do.
+arrays; this keeps the input, the convolution's result, the output and seven numbers per pixel. It
+has no forward-mode derivative (jvp): the plain functions do. `(D68)` and so on are equations of
+`docs/derivations.md`, whose letters these are.
 """
 
 import functools
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 
-from lorentz_jax._src.plain import point_time, precise, shifts, to_hyperboloid
+from lorentz_jax._src.plain import point_time, precise, shifts, time_of, to_hyperboloid
 from lorentz_jax._src.scalars import divide
 
 Padding = str | int | Sequence[int | tuple[int, int]] | None
+"""None for (k - 1)//2 on both sides, an int, two ints, two pairs, or "SAME"/"VALID" as in `lax`."""
 
 
 def window_arguments(strides: int | Sequence[int], padding: Padding, window: Sequence[int]):
@@ -40,10 +43,9 @@ def window_arguments(strides: int | Sequence[int], padding: Padding, window: Seq
 
 def window_sum(x, window, strides, pads):
     """Sum over windows of one-channel images `(N, H, W, 1)`."""
-    return lax.reduce_window(  # a NumPy zero: a traced one would hide that this is a sum
-        x, np.zeros((), x.dtype), lax.add, (1, *window, 1), (1, *strides, 1),
-        pads if isinstance(pads, str) else [(0, 0), *pads, (0, 0)],
-    )  # fmt: skip
+    zero = np.zeros((), x.dtype)  # a traced one would hide that this is a sum
+    pads = pads if isinstance(pads, str) else [(0, 0), *pads, (0, 0)]
+    return lax.reduce_window(x, zero, lax.add, (1, *window, 1), (1, *strides, 1), pads)
 
 
 def patch_time(x, kappa, window, strides, pads):
@@ -52,101 +54,187 @@ def patch_time(x, kappa, window, strides, pads):
     return jnp.sqrt(1 / kappa + window_sum(squares, window, strides, pads))
 
 
+def conv_images(x, kernel, strides, pads, dtype=None):
+    """Convolve NHWC images with a kernel `(kh, kw, in, out)`; the result has `dtype`."""
+    return lax.conv_general_dilated(
+        x,
+        kernel.astype(x.dtype),
+        strides,
+        pads,
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        preferred_element_type=dtype,
+    )
+
+
 def conv_product(x, space, time, t, strides, pads):
     """`X o v` of every patch, whose time is `t`, with every unit; in the dtype of `t`.
 
     Its backward pass keeps x, which the convolution keeps anyway, and the one channel t.
     """
-    product = lax.conv_general_dilated(
-        x, space.astype(x.dtype), strides, pads,
-        dimension_numbers=("NHWC", "HWIO", "NHWC"), preferred_element_type=t.dtype,
-    )  # fmt: skip
+    product = conv_images(x, space, strides, pads, t.dtype)
     # A product of matrices and a sum: the backward pass of `- t * time` would write out the negated
     # cotangent and sum it slowly. In full precision, since the two terms may cancel.
     rank_one = jnp.matmul(t, -time.astype(t.dtype)[None], precision=lax.Precision.HIGHEST)
     return product + rank_one
 
 
-def _product(x, space, strides, pads, dtype=None):
-    return lax.conv_general_dilated(
-        x, space.astype(x.dtype), strides, pads,
-        dimension_numbers=("NHWC", "HWIO", "NHWC"), preferred_element_type=dtype,
-    )  # fmt: skip
+class _Residuals(NamedTuple):
+    """What the backward pass keeps: arguments, then rows of one number a pixel and the result.
+
+    Attributes:
+        t, tau: times of the patch and of the pixel `(pixels, 1)`.
+        d, e, f: products of the pixel with mu, beta and the time row.
+        a, b: by how much of mu and of beta the pixel moves (`plain.shifts`).
+        stored: the convolution, an image as `out` is.
+        mu, length: the batch mean `(D,)`, and the Lorentz length that it was divided by.
+    """
+
+    x: Array
+    space: Array
+    unit_scale: Array
+    time: Array
+    beta: Array
+    kappa: Array
+    t: Array
+    stored: Array
+    tau: Array
+    d: Array
+    e: Array
+    f: Array
+    a: Array
+    b: Array
+    mu: Array
+    length: Array
+    out: Array
+
+
+class _Constants(NamedTuple):
+    """Numbers of the whole batch (D70)."""
+
+    s: Array
+    mu_t: Array
+    beta_t: Array
+    m: Array
+    k1: Array
+    k2: Array
+
+
+def _constants(kept: _Residuals) -> _Constants:
+    mu, beta, kappa = kept.mu, kept.beta, kept.kappa
+    s, mu_t, beta_t = jnp.sqrt(kappa), point_time(mu, kappa), point_time(beta, kappa)
+    m, k1, k2 = jnp.sum(mu * beta), kappa / (1 + s * mu_t), kappa / (1 + s * beta_t)
+    return _Constants(s, mu_t, beta_t, m, k1, k2)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(6, 7))
 def conv_center(x, space, unit_scale, time, beta, kappa, strides, pads):
+    """The centred convolution and the batch mean that it was centred at."""
     return _forward(x, space, unit_scale, time, beta, kappa, strides, pads)[0]
 
 
 def _forward(x, space, unit_scale, time, beta, kappa, strides, pads):
     dtype = kappa.dtype
     t = patch_time(x, kappa, space.shape[:2], strides, pads)
-    stored = (unit_scale * _product(x, space, strides, pads, dtype) - t * time).astype(x.dtype)
+    product = conv_images(x, space, strides, pads, dtype)
+    stored = (unit_scale * product - t * time).astype(x.dtype)  # (D68)
     shape, t = stored.shape, t.reshape(-1, 1)
     y = stored.astype(dtype).reshape(-1, shape[-1])
-    tau = jnp.sqrt(1 / kappa + jnp.sum(y * y, axis=1, keepdims=True))
+    tau = time_of(y, kappa)
     mean, mean_t = jnp.mean(y, axis=0), jnp.mean(tau)
-    mu = to_hyperboloid(mean, mean_t, kappa)
+    mu = to_hyperboloid(mean, mean_t, kappa)  # (D69)
     mu_t, beta_t = point_time(mu, kappa), point_time(beta, kappa)
     vectors = jnp.stack([mu, beta, time], axis=1)
     # One skinny product for three row sums; f = y.time only serves the backward pass.
     d, e, f = jnp.split(precise(y, vectors), 3, axis=1)
     a, b = shifts(d, e, tau, jnp.sum(mu * beta), mu_t, beta_t, kappa)
-    out = (y + a * mu + b * beta).astype(x.dtype).reshape(shape)
-    rows = (t, stored, tau, d, e, f, a, b)
-    kept = (x, space, unit_scale, time, beta, kappa, *rows, mu, mean_t / mu_t, out)
+    out = (y + a * mu + b * beta).astype(x.dtype).reshape(shape)  # (D70)
+    arguments = (x, space, unit_scale, time, beta, kappa)
+    kept = _Residuals(*arguments, t, stored, tau, d, e, f, a, b, mu, mean_t / mu_t, out)
     return (out, mu), kept
 
 
-def _backward(strides, pads, kept, cotangents):
-    x, space, unit_scale, time, beta, kappa, t, stored, tau, d, e, f, a, b, mu, length, out = kept
-    s, dtype, pixels = jnp.sqrt(kappa), kappa.dtype, t.size
-    g, y = (i.astype(dtype).reshape(pixels, -1) for i in (cotangents[0], stored))
-    mu_t, beta_t = point_time(mu, kappa), point_time(beta, kappa)
-    m, k1, k2 = jnp.sum(mu * beta), kappa / (1 + s * mu_t), kappa / (1 + s * beta_t)
+def _pixel_cotangents(g, kept: _Residuals, n: _Constants):
+    """Cotangents of d, e and tau; A (`through_a`); and q and r, products with beta and the time."""
+    vectors = jnp.stack([kept.mu, kept.beta, kept.time], axis=1)
+    p, q, r = jnp.split(precise(g, vectors), 3, axis=1)
+    through_a = p + n.k2 * n.m * q  # (D71)
+    g_d, g_e = n.k1 * through_a - kept.kappa * q, n.k2 * q
+    g_tau = kept.kappa * n.mu_t * q - n.s * through_a
+    return g_d, g_e, g_tau, through_a, q, r
 
-    # Cotangents of the per-pixel numbers d, e, tau.
-    p, q, r = jnp.split(precise(g, jnp.stack([mu, beta, time], axis=1)), 3, axis=1)
-    through_a = p + k2 * m * q
-    g_d, g_e, g_tau = k1 * through_a - kappa * q, k2 * q, kappa * mu_t * q - s * through_a
 
-    # Cotangents of mu and beta, as points: space and time together.
+def _point_cotangents(g, y, pixels, kept: _Residuals, n: _Constants):
+    """Cotangents of mu, with its time, and of beta; and three sums that the time row needs (D77).
+
+    Those ride in the same two skinny products, which read g and y once.
+    """
+    g_d, g_e, g_tau, through_a, q, _ = pixels
+    t, tau, d, e, a, b = kept.t, kept.tau, kept.d, kept.e, kept.a, kept.b
+    kappa, s = kept.kappa, n.s
     a_g, b_g, t_g = precise(jnp.concatenate([a, b, t], axis=1).T, g)
     columns = jnp.concatenate([g_d, g_e, g_tau * t / tau, t / tau], axis=1)
     d_y, e_y, tau_y, lean_y = precise(columns.T, y)
-    g_m = k2 * jnp.sum(a * q)
-    g_mu, g_beta = a_g + d_y + g_m * beta, b_g + e_y + g_m * mu
-    g_mu_t = kappa * jnp.sum(tau * q) - s / kappa * k1**2 * jnp.sum(d * through_a)
-    g_beta_t = -s / kappa * k2**2 * jnp.sum((e + m * a) * q)
-    g_beta = g_beta + g_beta_t * beta / beta_t
+    g_m = n.k2 * jnp.sum(a * q)  # (D72)
+    g_mu, g_beta = a_g + d_y + g_m * kept.beta, b_g + e_y + g_m * kept.mu  # (D73)
+    # (D74)
+    g_mu_t = kappa * jnp.sum(tau * q) - s / kappa * n.k1**2 * jnp.sum(d * through_a)
+    g_beta_t = -s / kappa * n.k2**2 * jnp.sum((e + n.m * a) * q)
+    g_beta = g_beta + g_beta_t * kept.beta / n.beta_t
+    return g_mu, g_mu_t, g_beta, (t_g, tau_y, lean_y)
 
-    # Through the batch mean, whose Lorentz length was divided out.
-    radial = (jnp.sum(g_mu * mu) + g_mu_t * mu_t) / length
-    h = (g_mu / length + kappa * radial * mu) / pixels
-    h_t = (g_mu_t / length - kappa * radial * mu_t) / pixels
-    w = (g_tau + h_t) / tau
-    g_y = (unit_scale * (g + g_d * mu + g_e * beta + w * y + h)).astype(x.dtype).reshape(out.shape)
 
-    # Through y = unit_scale conv(x) - t time; g_y is already the cotangent of conv(x), and that
-    # of time follows without another pass over it.
-    along = jnp.sum(t * g_d) * mu + jnp.sum(t * g_e) * beta + jnp.sum(t) * h
-    g_time = -(t_g + along + tau_y + h_t * lean_y)
-    g_t = -(r + g_d * jnp.sum(mu * time) + g_e * jnp.sum(beta * time) + w * f + jnp.sum(h * time))
-    (g_x,) = jax.linear_transpose(lambda x: _product(x, space, strides, pads), x)(g_y)
-    (g_space,) = jax.linear_transpose(lambda k: _product(x, k, strides, pads), space)(g_y)
-    if space.size < y.size:
-        g_unit_scale = divide(jnp.sum(g_space * space, axis=(0, 1, 2)), unit_scale)
-    else:  # conv(x) = (y + t time)/unit_scale: here images are what is cheaper to read
-        along_y = jnp.sum(g_y.astype(dtype) * stored.astype(dtype), axis=(0, 1, 2))
-        g_unit_scale = divide(divide(along_y, unit_scale) - time * g_time, unit_scale)
+def _mean_cotangent(g_mu, g_mu_t, kept: _Residuals, n: _Constants):
+    """Cotangent, space and time, of each point through the mean (D75)."""
+    mu, length, kappa, pixels = kept.mu, kept.length, kept.kappa, kept.t.size
+    radial = (jnp.sum(g_mu * mu) + g_mu_t * n.mu_t) / length
+    eta = (g_mu / length + kappa * radial * mu) / pixels
+    eta_t = (g_mu_t / length - kappa * radial * n.mu_t) / pixels
+    return eta, eta_t
+
+
+def _unit_scale_cotangent(g_space, g_y, g_time, kept: _Residuals):
+    """(D80), from the kernel or from the image, whichever is smaller."""
+    if kept.space.size < kept.out.size:
+        return divide(jnp.sum(g_space * kept.space, axis=(0, 1, 2)), kept.unit_scale)
+    dtype = kept.kappa.dtype
+    along_y = jnp.sum(g_y.astype(dtype) * kept.stored.astype(dtype), axis=(0, 1, 2))
+    return divide(divide(along_y, kept.unit_scale) - kept.time * g_time, kept.unit_scale)
+
+
+def _kappa_by_euler(g, g_x, g_beta, kept: _Residuals):
+    """`s out` is a function of `(s x, s beta)` alone: Euler's theorem (D81)."""
+    dtype = kept.kappa.dtype
+    euler = jnp.sum(g_x * kept.x.astype(dtype)) + jnp.sum(g_beta * kept.beta)
+    return (euler - jnp.sum(g * kept.out.astype(dtype).reshape(g.shape))) / (2 * kept.kappa)
+
+
+def _backward(strides, pads, kept: _Residuals, cotangents):
+    x, space, time, mu, beta, t = kept.x, kept.space, kept.time, kept.mu, kept.beta, kept.t
+    dtype = kept.kappa.dtype
+    g, y = (i.astype(dtype).reshape(t.size, -1) for i in (cotangents[0], kept.stored))
+    n = _constants(kept)
+    pixels = _pixel_cotangents(g, kept, n)
+    g_d, g_e, g_tau, _, _, r = pixels
+    g_mu, g_mu_t, g_beta, (t_g, tau_y, lean_y) = _point_cotangents(g, y, pixels, kept, n)
+    eta, eta_t = _mean_cotangent(g_mu, g_mu_t, kept, n)
+    omega = (g_tau + eta_t) / kept.tau  # (D76), times the unit scale: the cotangent of conv(x)
+    g_y = kept.unit_scale * (g + g_d * mu + g_e * beta + omega * y + eta)
+    g_y = g_y.astype(x.dtype).reshape(kept.out.shape)
+    # (D77): without another pass over g_y.
+    along = jnp.sum(t * g_d) * mu + jnp.sum(t * g_e) * beta + jnp.sum(t) * eta
+    g_time = -(t_g + along + tau_y + eta_t * lean_y)
+    mu_v, beta_v, eta_v = (jnp.sum(point * time) for point in (mu, beta, eta))
+    g_t = -(r + g_d * mu_v + g_e * beta_v + omega * kept.f + eta_v)  # (D78)
+    # (D79)
+    (g_x,) = jax.linear_transpose(lambda x: conv_images(x, space, strides, pads), x)(g_y)
+    (g_space,) = jax.linear_transpose(lambda k: conv_images(x, k, strides, pads), space)(g_y)
+    g_unit_scale = _unit_scale_cotangent(g_space, g_y, g_time, kept)
     window = functools.partial(window_sum, window=space.shape[:2], strides=strides, pads=pads)
     squares = jax.ShapeDtypeStruct((*x.shape[:3], 1), dtype)
-    (g_squares,) = jax.linear_transpose(window, squares)((g_t / (2 * t)).reshape(*out.shape[:3], 1))
+    by_square = (g_t / (2 * t)).reshape(*kept.out.shape[:3], 1)
+    (g_squares,) = jax.linear_transpose(window, squares)(by_square)
     g_x = g_x.astype(dtype) + 2 * x.astype(dtype) * g_squares
-    # s out is a function of (s x, s beta) alone, so Euler's theorem gives kappa its cotangent.
-    euler = jnp.sum(g_x * x.astype(dtype)) + jnp.sum(g_beta * beta)
-    g_kappa = (euler - jnp.sum(g * out.astype(dtype).reshape(g.shape))) / (2 * kappa)
+    g_kappa = _kappa_by_euler(g, g_x, g_beta, kept)
     return g_x.astype(x.dtype), g_space, g_unit_scale, g_time, g_beta, g_kappa
 
 

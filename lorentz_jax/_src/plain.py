@@ -1,6 +1,7 @@
 """Plain formulas that square their arguments, as the layers may.
 
-They stand for the exact ones of `geometry`, which cost more and compile slowly. `s = sqrt(kappa)`.
+They stand for the exact ones of `geometry`, which cost more and compile slowly. `s = sqrt(kappa)`;
+`(D69)` and so on are equations of `docs/derivations.md`.
 """
 
 from collections.abc import Callable
@@ -77,31 +78,34 @@ def _on_hyperboloid(m: Array, time: Array, kappa: Array) -> Array:
     return m / jnp.sqrt(kappa * squared)
 
 
-def to_hyperboloid(space, time, kappa):
+def to_hyperboloid(space: Array, time: Array, kappa: Array) -> Array:
     """Space part of the timelike vector `(time, space)`, `(D,)`, divided by its Lorentz length.
 
-    A mean of points has `time^2 - |space|^2 >= 1/kappa`, which is used as a floor.
+    A mean of points has `time^2 - |space|^2 >= 1/kappa`, which is used as a floor (D69).
     """
     size = safe_norm(space)
     squared = jnp.maximum((time - size) * (time + size), 1 / kappa)
     return space / jnp.sqrt(kappa * squared)
 
 
-def point_time(p, kappa):
+def point_time(p: Array, kappa: Array) -> Array:
     """Time of one point `(D,)`, a number; squares p, as layers do."""
     return jnp.sqrt(1 / kappa + jnp.sum(p * p))
 
 
-def precise(x, y):
-    """A matrix product in full precision on every device; for skinny ones."""
+def precise(x: Array, y: Array) -> Array:
+    """Matrix product in full precision on every device; for skinny ones."""
     return jnp.matmul(x, y, precision=lax.Precision.HIGHEST)
 
 
-def shifts(d, e, time, m, mu_t, beta_t, kappa):
+def shifts(
+    d: Array, e: Array, time: Array, m: Array, mu_t: Array, beta_t: Array, kappa: Array
+) -> tuple[Array, Array]:
     """The numbers a and b of `center`, each `(..., 1)`, from those per point and `m = mean.beta`.
 
-    They are linear in d, e and time. As a matrix product XLA keeps them; as sums it would form them
-    again for every channel, and in the next layer's backward pass in an order that suits no cache.
+    They are linear in d, e and time (D70). As a matrix product XLA keeps them; as sums it would
+    form them again for every channel, and in the next layer's backward pass in an order that suits
+    no cache.
     """
     s = jnp.sqrt(kappa)
     k1, k2 = kappa / (1 + s * mu_t), kappa / (1 + s * beta_t)

@@ -1,7 +1,28 @@
-"""Functions of a size `x = sinh(s r)/s` at distance r from the origin, and of kappa.
+"""Functions of the size of a point, that is of the length of its space part, and of kappa.
 
 Each has derivatives in closed form: those of autodiff cancel where kappa x^2 is small, and far out
-they form squares that overflow. `s = sqrt(kappa)`.
+they form squares that overflow. `(D7)` and so on are equations of `docs/derivations.md`. Symbols
+of all modules of `_src`:
+
+| symbol | meaning |
+|---|---|
+| `s` | `sqrt(kappa)` |
+| `r` | distance of a point from the origin |
+| `rho` | scaled distance `s r`; `rho_x` that of a point x |
+| `x`, `size`, `a`, `b` | size `|x| = sinh(rho)/s` |
+| `h`, `tx`, `ty` | scaled time `s x_t = sqrt(1 + kappa |x|^2) = cosh rho` |
+| `unit`, `ux`, `uy` | direction `x/|x|`, 0 at the origin |
+| `radial` or `along`, `across` | part of a vector along a direction, and the rest of it |
+| `arc`, `arc_along` | `r` of a size; the vector of length r along x |
+| `arc_over`, `size_sinh` | `l asinh(z/l)` for a length l, and its inverse `l sinh(z/l)` |
+| `complement` | `1 - x^2` |
+| `lean` | `s tanh(rho/2)`: how far transport from the origin leans outwards |
+| `rise` | `(h - 1)/s`: how far the scaled time rises over that of the origin |
+| `over_time` | `v/h`: length at x of a radial tangent vector with space part v |
+| `asinhc_pull` | `x asinhc'(x)`: how fast asinhc falls, in proportion |
+| `tanh_gap` | `tanh x - x` |
+| `plane_arc` | distance from a plane, of the product of point and normal |
+| `rejection` | `across` of v with respect to x |
 """
 
 import functools
@@ -11,15 +32,14 @@ import jax.numpy as jnp
 from jax import Array
 
 from lorentz_jax._src.scalars import (
-    DSINHC,
     asinh_scaled,
     asinhc,
     asinhc_pull,
     direction,
     divide,
-    even_series,
     hypot,
     safe_norm,
+    sinhc_slope,
     split,
 )
 
@@ -39,7 +59,7 @@ def _arc_jvp(primals, tangents):
     (x, kappa), (dx, dkappa) = primals, tangents
     scaled = jnp.sqrt(kappa) * x
     by_x = 1 / hypot(scaled, jnp.ones_like(scaled))
-    return arc(x, kappa), by_x * dx + (x * asinhc_pull(scaled) / (2 * kappa)) * dkappa
+    return arc(x, kappa), by_x * dx + (x * asinhc_pull(scaled) / (2 * kappa)) * dkappa  # (D7)
 
 
 @jax.custom_jvp
@@ -56,7 +76,7 @@ def _arc_along_jvp(primals, tangents):
     radial, across = split(unit, dx)
     along = unit * (radial / hypot(scaled, jnp.ones_like(scaled)))
     by_kappa = x * (asinhc_pull(scaled) / (2 * kappa))
-    return arc_along(x, kappa), asinhc(scaled) * across + along + by_kappa * dkappa
+    return arc_along(x, kappa), asinhc(scaled) * across + along + by_kappa * dkappa  # (D8)
 
 
 @jax.custom_jvp
@@ -68,14 +88,14 @@ def complement(x: Array) -> Array:
 @complement.defjvp
 def _complement_jvp(primals, tangents):
     (x,), (dx,) = primals, tangents
-    return complement(x), -2 * x * dx
+    return complement(x), -2 * x * dx  # (D9)
 
 
 @jax.custom_jvp
 def lean(x: Array, kappa: Array) -> Array:
-    """`kappa x / (1 + sqrt(1 + kappa x^2)) = s tanh(s r/2)` of the size `x = sinh(s r)/s`.
+    """`kappa x / (1 + h) = s tanh(rho/2)`.
 
-    With `h = sqrt(1 + kappa x^2)` its derivatives are `kappa/(h (1 + h))` and `x/(2 h)`.
+    Its derivatives are `kappa/(h (1 + h))` and `x/(2 h)`.
     """
     s = jnp.sqrt(kappa)
     return s * (s * x / (1 + hypot(s * x, jnp.ones_like(x))))
@@ -85,38 +105,31 @@ def lean(x: Array, kappa: Array) -> Array:
 def _lean_jvp(primals, tangents):
     (x, kappa), (dx, dkappa) = primals, tangents
     h = hypot(jnp.sqrt(kappa) * x, jnp.ones_like(x))
-    return lean(x, kappa), kappa / (1 + h) / h * dx + x / (2 * h) * dkappa
+    return lean(x, kappa), kappa / (1 + h) / h * dx + x / (2 * h) * dkappa  # (D10)
 
 
 @jax.custom_jvp
-def over_time(r: Array, x: Array, kappa: Array) -> Array:
-    """`r / sqrt(1 + kappa x^2)`, the length of a radial tangent vector r at the size x.
+def over_time(v: Array, x: Array, kappa: Array) -> Array:
+    """`v / h`, the length of a radial tangent vector v at the size x.
 
     Far out its derivatives are products of moderate numbers; those of autodiff overflow.
     """
-    return r / hypot(jnp.sqrt(kappa) * x, jnp.ones_like(x))
+    return v / hypot(jnp.sqrt(kappa) * x, jnp.ones_like(x))
 
 
 @over_time.defjvp
 def _over_time_jvp(primals, tangents):
-    (r, x, kappa), (dr, dx, dkappa) = primals, tangents
-    s, out = jnp.sqrt(kappa), over_time(r, x, kappa)
+    (v, x, kappa), (dv, dx, dkappa) = primals, tangents
+    s, out = jnp.sqrt(kappa), over_time(v, x, kappa)
     h = hypot(s * x, jnp.ones_like(x))
     share = x / h
-    return out, dr / h - out * (s * share) * (s / h) * dx - (out * share * share / 2) * dkappa
-
-
-def sinhc_slope(x: Array) -> Array:
-    """`sinhc'(x) / x`, 1/3 at 0."""
-    near = jnp.abs(x) < 1
-    far = jnp.where(near, jnp.ones_like(x), x)
-    close = even_series(DSINHC, jnp.where(near, x, 0))
-    return jnp.where(near, close, jnp.cosh(far) / far * (1 - jnp.tanh(far) / far) / far)
+    # (D11)
+    return out, dv / h - out * (s * share) * (s / h) * dx - (out * share * share / 2) * dkappa
 
 
 @jax.custom_jvp
 def rise(x: Array, kappa: Array) -> Array:
-    """`(sqrt(1 + kappa x^2) - 1)/s`, without cancellation."""
+    """`(h - 1)/s`, without cancellation."""
     return x * (lean(x, kappa) / jnp.sqrt(kappa))
 
 
@@ -125,7 +138,7 @@ def _rise_jvp(primals, tangents):
     (x, kappa), (dx, dkappa) = primals, tangents
     s, out = jnp.sqrt(kappa), rise(x, kappa)
     h = hypot(s * x, jnp.ones_like(x))
-    return out, s * (x / h) * dx + out / h / (2 * kappa) * dkappa
+    return out, s * (x / h) * dx + out / h / (2 * kappa) * dkappa  # (D12)
 
 
 @jax.custom_jvp
@@ -138,7 +151,7 @@ def arc_over(x: Array, size: Array) -> Array:
 def _arc_over_jvp(primals, tangents):
     (x, size), (dx, dsize) = primals, tangents
     q = divide(x, size)
-    by_size = -q * asinhc_pull(q)
+    by_size = -q * asinhc_pull(q)  # (D13)
     return arc_over(x, size), dx / hypot(q, jnp.ones_like(q)) + by_size * dsize
 
 
@@ -156,15 +169,15 @@ def size_sinh(x: Array, size: Array, limit: float) -> Array:
 @size_sinh.defjvp
 def _size_sinh_jvp(limit, primals, tangents):
     (x, size), (dx, dsize) = primals, tangents
-    whole = divide(x, size)
-    inside, q = jnp.abs(whole) <= limit, jnp.clip(whole, -limit, limit)
-    by_x = jnp.where(inside, jnp.cosh(q), 0)
+    uncut = divide(x, size)
+    inside, q = jnp.abs(uncut) <= limit, jnp.clip(uncut, -limit, limit)
+    by_x = jnp.where(inside, jnp.cosh(q), 0)  # (D14)
     by_size = jnp.where(inside, -(q**3) * sinhc_slope(q), jnp.sinh(q))
     return size_sinh(x, size, limit), by_x * dx + by_size * dsize
 
 
 def tanh_gap(x: Array) -> Array:
-    """`tanh(x) - x`, without cancellation near 0."""
+    """`tanh(x) - x`, without cancellation near 0 (D15)."""
     near = jnp.abs(x) < 1
     sinh = jnp.sinh(jnp.where(near, x, 0))
     return jnp.where(near, sinh * asinhc_pull(sinh), jnp.tanh(x) - x)
@@ -186,7 +199,7 @@ def plane_arc(
 
 @plane_arc.defjvp
 def _plane_arc_jvp(outside, primals, tangents):
-    # By A itself: tanh A and tanh A - A neither overflow nor cancel.
+    # By A itself (D16): tanh A and tanh A - A neither overflow nor cancel.
     (z, unit, scale, norm, excess, kappa), (dz, _, _, dnorm, dexcess, dkappa) = primals, tangents
     s = jnp.sqrt(kappa)
     angle = asinh_scaled(z, divide(s * scale, norm), excess, unit)
@@ -194,7 +207,7 @@ def _plane_arc_jvp(outside, primals, tangents):
     near = divide(s * scale, norm) * jnp.exp(jnp.where(far, 0, excess))
     sinh = jnp.where(far, 0, z) * unit * jnp.where(far, 0, near)
     near = unit * (near / s) / hypot(sinh, jnp.ones_like(z))
-    by_z = jnp.where(far, divide(jnp.ones_like(z), s * jnp.abs(z)), near)
+    by_z = jnp.where(far, divide(jnp.ones_like(z), s * jnp.abs(z)), near)  # (D17)
     tanh, gap = jnp.tanh(angle), tanh_gap(angle)
     out, by_norm, size = angle / s, -divide(tanh, s * norm), jnp.ones_like(norm)
     if outside:
@@ -205,13 +218,13 @@ def _plane_arc_jvp(outside, primals, tangents):
 
 @jax.custom_jvp
 def rejection(x: Array, v: Array) -> Array:
-    """What of v is orthogonal to x, `v - x (x.v)/|x|^2`; v at x = 0."""
+    """The part of v orthogonal to x, `v - x (x.v)/|x|^2`; v at x = 0."""
     return split(direction(x, safe_norm(x, keepdims=True)), v)[1]
 
 
 @rejection.defjvp
 def _rejection_jvp(primals, tangents):
-    # The derivative of the direction of x alone would be multiplied by v before it is divided by x.
+    # (D18). Autodiff would multiply the direction's derivative by v before it divides by |x|.
     (x, v), (dx, dv) = primals, tangents
     size = safe_norm(x, keepdims=True)
     unit = direction(x, size)

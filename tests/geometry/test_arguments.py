@@ -45,7 +45,7 @@ def test_kappa_must_be_a_number():
 
 
 def test_one_kappa_a_sample_never_meets_the_coordinates(x64):
-    """C23: the batch (3,) of points of D + 1 = 3 ambient coordinates."""
+    """The batch (3,) of points of D + 1 = 3 ambient coordinates."""
     x, y = np.zeros((3, 2)), np.tile([0.75, 0], (3, 1))
     got = geometry.dist(x, y, np.array([0.5, 1, 2]))
     assert_close(got, [0.718666631207, 0.693147180560, 0.653100116864], 1e-11, axis=None)
@@ -64,7 +64,7 @@ def test_one_kappa_a_sample_never_meets_the_coordinates(x64):
 
 @pytest.mark.parametrize("dtype", [np.int32, np.uint8, np.bool_, np.complex64])
 def test_only_real_floating_points(dtype):
-    """C29: squares of integers would wrap."""
+    """Squares of integers would wrap."""
     bad, good = np.ones((3, 2), dtype), np.ones((3, 2), F32)
     for _, function, count in [*functions(), ("centroid", geometry.centroid, 1)]:
         for position in range(count):
@@ -134,7 +134,7 @@ def test_half_precision_is_right_to_its_rounding(dtype):
 
 
 def test_the_spelling_of_kappa_compiles_nothing_again():
-    """C24: numbers, NumPy scalars, arrays and a schedule of values are one compilation."""
+    """Numbers, NumPy scalars, arrays and a schedule of values are one compilation."""
     x, traces = jnp.full((5, 3), 0.3), []
 
     @operation

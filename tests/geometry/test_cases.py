@@ -1,7 +1,7 @@
-"""The numerical cases of the field with their neighbours: other kappa, dtype, shape, direction.
+"""Faults that hyperbolic libraries are known for, at every kappa, dtype, shape and direction.
 
-The cases as stated are in the tests of each module; here each is moved about, with mpmath as the
-truth of the rounded inputs.
+The tests of each module have one case of each; here it is moved about, with mpmath as the truth of
+the rounded inputs.
 """
 
 import jax
@@ -36,7 +36,7 @@ usual = pytest.mark.usefixtures("x64")
 
 @usual
 @both
-def test_small_distances_do_not_collapse(dtype, rtol):  # C01, C11: and the farthest do not overflow
+def test_small_distances_do_not_collapse(dtype, rtol):
     far = (46, 60, 80) if dtype == F32 else (60, 300, 690)
     x, kappa = around((1e-12, 1e-9, 1e-4, 1, *far), dtype)
     want = evaluate(SPACE["dist0"], x, kappa=kappa)
@@ -48,7 +48,7 @@ def test_small_distances_do_not_collapse(dtype, rtol):  # C01, C11: and the fart
 
 @usual
 @both
-def test_coincident_points_have_finite_gradients(dtype, rtol):  # C03, C04
+def test_coincident_points_have_finite_gradients(dtype, rtol):
     x, kappa = around((0, 1e-12, 1e-3, 1, 10, 40, 80), dtype)
     value, gradients = run("dist", (x, x), kappa)
     assert not value.any()
@@ -65,7 +65,7 @@ def test_coincident_points_have_finite_gradients(dtype, rtol):  # C03, C04
 
 @usual
 @both
-def test_tiny_tangents_keep_their_direction(dtype, rtol):  # C05
+def test_tiny_tangents_keep_their_direction(dtype, rtol):
     smallest = 1e-30 if dtype == F32 else 1e-250
     sizes = np.array([0, smallest, 1e-25, 1e-8, 0.5, 3], dtype)
     v, kappa = around([1], dtype)
@@ -82,7 +82,7 @@ def test_tiny_tangents_keep_their_direction(dtype, rtol):  # C05
 
 @usual
 @both
-def test_transport_and_logarithm_at_any_kappa(dtype, rtol):  # C07, C08
+def test_transport_and_logarithm_at_any_kappa(dtype, rtol):
     x, kappa = around((0.3, 1.2), dtype)
     y, v = x[::-1].copy(), np.roll(x, 1, axis=0)
     y, v = y * np.sqrt(kappa[::-1] / kappa)[:, None], v / np.hypot(*v.T)[:, None]
@@ -96,7 +96,7 @@ def test_transport_and_logarithm_at_any_kappa(dtype, rtol):  # C07, C08
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3), (0,), (2, 0)])
-def test_one_kappa_a_point(shape):  # C23, C32: whatever the batch, and where D + 1 equals it
+def test_one_kappa_a_point(shape):  # whatever the batch, and where D + 1 equals it
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(2, *shape, 2)).astype(F32)
     kappa = rng.uniform(0.5, 2, shape).astype(F32)
@@ -112,7 +112,7 @@ def test_one_kappa_a_point(shape):  # C23, C32: whatever the batch, and where D 
 
 @usual
 @both
-def test_centroids_of_far_points(dtype, rtol):  # C16, C17
+def test_centroids_of_far_points(dtype, rtol):
     radii = (1e-6, 1, 20, 60) if dtype == F32 else (1e-6, 1, 60, 300)
     x, kappa = around(radii, dtype)
     compiled = quick_jit(geometry.centroid)
@@ -124,7 +124,7 @@ def test_centroids_of_far_points(dtype, rtol):  # C16, C17
 
 @usual
 @pytest.mark.parametrize("kappa", KAPPAS)
-def test_gradient_in_kappa(kappa):  # C21: also under jit, of a dtype of its own, at coincidence
+def test_gradient_in_kappa(kappa):  # also under jit, of a dtype of its own, at coincidence
     x = np.array([0.75, 0], F64) / np.sqrt(kappa)
     slope = jax.jit(jax.grad(lambda k, y: geometry.dist(y, x, k)))
     want = (0.6 - np.log(2)) / (2 * kappa * np.sqrt(kappa))
@@ -144,7 +144,7 @@ slopes = quick_jit(jax.jacrev(lambda *a: jnp.stack(a_unit(*a)), (0, 1, 2)))
 @usual
 @both
 @pytest.mark.parametrize("kappa", [0.25, 1.0, 4.0])
-def test_a_unit_without_weights(dtype, rtol, kappa):  # C34
+def test_a_unit_without_weights(dtype, rtol, kappa):
     x, kappa = np.array([0.5, -0.25], dtype), dtype(kappa)
     by_x, by_w, by_b = slopes(x, np.zeros(2, dtype), dtype(0), kappa)
     time = np.sqrt(1 / kappa + 0.3125)
@@ -162,7 +162,7 @@ def test_a_unit_without_weights(dtype, rtol, kappa):  # C34
 @pytest.mark.parametrize("dtype", [F32, F64])
 @pytest.mark.parametrize("kappa", [0.1, 1.0, 10.0])
 @pytest.mark.parametrize("w", [(0.01, 0), (0, -0.001), (3e-3, 4e-3)])
-def test_planes_beyond_the_range_of_sinh(dtype, kappa, w):  # C35
+def test_planes_beyond_the_range_of_sinh(dtype, kappa, w):
     x, w, kappa = np.array([0.5, 0.2], dtype), np.array(w, dtype), dtype(kappa)
     for bias in (1.0, -1.0):
         z, logit = unit(x, w, dtype(bias), kappa)
@@ -176,7 +176,7 @@ def test_planes_beyond_the_range_of_sinh(dtype, kappa, w):  # C35
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
-def test_half_precision_distances_are_rounded_once(dtype):  # C25
+def test_half_precision_distances_are_rounded_once(dtype):
     x, kappa = around((0.1, 1, 3), F32)
     x, y = (jnp.asarray(a, dtype) for a in (x, 1.5 * x))
     kappa = np.minimum(kappa, 1)

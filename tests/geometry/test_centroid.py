@@ -21,7 +21,7 @@ def centroid_truth(x, weights, kappa):
 
 
 def test_centroid_values(x64):
-    """C16: kappa other than 1, weights, the midpoint; against mpmath at random."""
+    """Kappa other than 1, weights, the midpoint; against mpmath at random."""
     c = geometry.centroid
     want = (0.66258915644908, 0.66258915644908)
     assert_close(c(np.array([(1.5, 0), (0, 1.5)]), 0.25), want, 1e-13)
@@ -42,7 +42,7 @@ def test_centroid_values(x64):
 
 
 def test_centroid_of_far_points():
-    """C17 in float32: equal, antipodal, clustered, single points at radius 20 to 40."""
+    """In float32: equal, antipodal, clustered, single points at radius 20 to 40."""
     far = np.array([0.6, 0.8]) * np.sinh(20.0)
     for kappa in (0.1, 1.0, 2.5):
         x = (far / np.sqrt(kappa)).astype(F32)

@@ -13,7 +13,7 @@ F32, F64 = np.float32, np.float64
 
 
 def test_time_of_far_points(x64):
-    """C11: the squares overflow, the time does not, nor does anything built on it."""
+    """The squares overflow, the time does not, nor does anything built on it."""
     for dtype, values in ((F32, (4.74805976e19, 5.71003698e25)), (F64, (1e160, 1e300))):
         for value in values:
             x = np.array([[0, value]], dtype)

@@ -81,30 +81,30 @@ def test_golden_values(x64, kappa, dimension):
         assert_close(got, arrays[f"ref_{key}"][..., 1:], 1e-12, what=key)
 
 
-# id, function, dtype, arguments, kappa, value, relative tolerance: the cases of the field.
+# Id, function, dtype, arguments, kappa, value, relative tolerance.
 o = (0.0, 0.0)
 CASES = [
-    ("C01a", "dist", F32, (o, (1e-4, 0)), 1, 9.9999997307e-5, 1e-6),
-    ("C01b", "dist", F64, (o, (1e-9, 0)), 1, 1e-9, 1e-12),
-    ("C04", "dist", F64, (o, (0.75, 0)), 1, np.log(2), 1e-14),
-    ("C05", "exp0", F32, ([o, (1e-25, 0), (0.5, 0.5)],), 1,
+    ("near points, float32", "dist", F32, (o, (1e-4, 0)), 1, 9.9999997307e-5, 1e-6),
+    ("near points, float64", "dist", F64, (o, (1e-9, 0)), 1, 1e-9, 1e-12),
+    ("ordinary points", "dist", F64, (o, (0.75, 0)), 1, np.log(2), 1e-14),
+    ("tiny vectors", "exp0", F32, ([o, (1e-25, 0), (0.5, 0.5)],), 1,
      [o, (1.0000000195e-25, 0), (0.5427207933, 0.5427207933)], 1e-6),
-    ("C07", "transport", F64, (o, (-1, 0.75), (2, 1)), 0.5,
+    ("transport", "transport", F64, (o, (-1, 0.75), (2, 1)), 0.5,
      (2.2677078252031311, 0.79921913109766), 1e-13),
-    ("C07 length", "tangent_norm", F64, ((-1, 0.75), (2.2677078252031311, 0.79921913109766)), 0.5,
+    ("length kept", "tangent_norm", F64, ((-1, 0.75), (2.2677078252031311, 0.79921913109766)), 0.5,
      5**0.5, 1e-13),
-    ("C08 dist", "dist", F64, ((0.5, -0.25), (-1, 0.75)), 0.5, 1.66689310494479, 1e-13),
-    ("C08 log", "log", F64, ((0.5, -0.25), (-1, 0.75)), 0.5,
+    ("dist, kappa 0.5", "dist", F64, ((0.5, -0.25), (-1, 0.75)), 0.5, 1.66689310494479, 1e-13),
+    ("log, kappa 0.5", "log", F64, ((0.5, -0.25), (-1, 0.75)), 0.5,
      (-1.51376350007099, 0.95717487664838), 1e-13),
-    ("C08 length", "tangent_norm", F64, ((0.5, -0.25), (-1.51376350007099, 0.95717487664838)), 0.5,
+    ("log length", "tangent_norm", F64, ((0.5, -0.25), (-1.51376350007099, 0.95717487664838)), 0.5,
      1.66689310494479, 1e-13),
-    ("C11a", "dist", F32, (o, (4.74805976e19, 0)), 1, 46, 1e-6),
-    ("C11b", "dist", F32, (o, (5.71003698e25, 0)), 1, 60, 1e-6),
-    ("C11c", "dist", F64, (o, (1e160, 0)), 1, 369.106762060, 1e-11),
-    ("C11 dist0", "dist0", F32, ((0, 5.71003698e25),), 1, 60, 1e-6),
-    ("C19a", "dist", F32, (o, (0.3, 0.4)), 1e-8, 0.5000000117, 1e-6),
-    ("C19b", "dist", F64, (o, (0.3, 0.4)), 1e-12, 0.49999999999998, 1e-14),
-    ("C23", "dist", F64, ([o] * 3, [(0.75, 0)] * 3), (0.5, 1, 2),
+    ("radius 46", "dist", F32, (o, (4.74805976e19, 0)), 1, 46, 1e-6),
+    ("radius 60", "dist", F32, (o, (5.71003698e25, 0)), 1, 60, 1e-6),
+    ("radius 369", "dist", F64, (o, (1e160, 0)), 1, 369.106762060, 1e-11),
+    ("radius 60, dist0", "dist0", F32, ((0, 5.71003698e25),), 1, 60, 1e-6),
+    ("nearly flat, float32", "dist", F32, (o, (0.3, 0.4)), 1e-8, 0.5000000117, 1e-6),
+    ("nearly flat, float64", "dist", F64, (o, (0.3, 0.4)), 1e-12, 0.49999999999998, 1e-14),
+    ("a kappa a point", "dist", F64, ([o] * 3, [(0.75, 0)] * 3), (0.5, 1, 2),
      (0.718666631207, 0.693147180560, 0.653100116864), 1e-11),
 ]  # fmt: skip
 
@@ -120,7 +120,7 @@ def test_cases(x64, case):
 
 
 def test_coincident_points_have_distance_zero():
-    """C03, C25: exactly, at any radius, kappa and dtype."""
+    """Exactly, at any radius, kappa and dtype."""
     x = np.array([(0.1, 0.2), (1.1, 2.3), (7.7, -3.1), (300, 400), (5, 7), (3e18, 1e19)], F32)
     for dtype in (jnp.float32, jnp.bfloat16, jnp.float16):
         points = jnp.asarray(x if dtype != jnp.float16 else x[:5], dtype)

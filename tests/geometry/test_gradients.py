@@ -122,7 +122,7 @@ def test_limits_at_singular_points():
 
 
 def test_coincident_rows_do_not_poison_the_batch(x64):
-    """C04: the gradients of `dist` and `dist**2` are 0 there, and the other rows are unchanged."""
+    """The gradients of `dist` and `dist**2` are 0 there, and the other rows are unchanged."""
     x = np.array([(0.3, 0.4)] * 4, F32)
     y = np.array([(1, 0), (1, 0), (0.3, 0.4), (1, 0)], F32)
     d, (gradient, *_) = run("dist", (x, y), 1.0)
@@ -138,7 +138,7 @@ def test_coincident_rows_do_not_poison_the_batch(x64):
 
 
 def test_gradient_of_a_learnable_kappa(x64):
-    """C21: traced under jit, one kappa a sample, at ordinary and coincident points."""
+    """Traced under jit, one kappa a sample, at ordinary and coincident points."""
     x = np.array([(0.75, 0), (0.75, 0), (0, 0), (0.75, 0)])
     kappa = np.array([1, 2, 1, 0.5])
     slopes = run("dist", (0 * x, x), kappa)[1][-1]

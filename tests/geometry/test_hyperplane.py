@@ -74,7 +74,7 @@ def test_normals_are_the_papers(kappa):
 
 
 @pytest.mark.usefixtures("x64")
-def test_normals_of_a_worked_example():  # C33
+def test_normals_of_a_worked_example():
     v = normals(np.array([[1, 0.5], [2, -1.0]]), np.array([0.125, -0.25]), 0.25)
     want = [-0.062508138338730685, 1.0003906504319774, 2.0007813008639548]
     assert_close(np.array([v.time[0], *v.space[:, 0]]), want, 1e-15, axis=None)
@@ -94,7 +94,7 @@ def test_factored_normals_are_those_of_the_weight_norm(kappa):
         np.testing.assert_allclose(getattr(got, name), getattr(want, name), rtol=1e-12)
 
 
-def test_factored_normals_without_a_direction_have_finite_gradients():  # C41
+def test_factored_normals_without_a_direction_have_finite_gradients():
     def total(a, g, b):
         planes, scale = factored_normals(a, g, b, 0.5)
         return jnp.sum(planes.space * scale) + jnp.sum(planes.time)
@@ -205,7 +205,7 @@ def bare(v):
 
 
 @pytest.mark.usefixtures("x64")
-def test_a_bare_pair_gives_the_weights_back():  # C47
+def test_a_bare_pair_gives_the_weights_back():
     w, b = np.array([[1.2, 0.3], [1.6, -2]]), np.array([1.0, -0.2])
     for kappa in (0.25, 1.0, 4.0):  # the printed formula misses |w| = 2: b = 0.25
         back_w, back_b = restore(bare(normals(w, b, kappa)), kappa)
@@ -215,7 +215,7 @@ def test_a_bare_pair_gives_the_weights_back():  # C47
 
 
 @pytest.mark.parametrize("theta", [0.5, 1, 2, 2.9, 3, 3.5, 4, 5, 6, 7, 8, 9, 10, 11, 20])
-def test_a_bare_float32_pair_is_right_or_refused(theta):  # C47
+def test_a_bare_float32_pair_is_right_or_refused(theta):
     w, b = np.float32([[0.6, 0.3], [0.8, 0]]), np.float32([-theta, 0.1])
     pair = bare(normals(w, b, 1.0))
     with jax.debug_nans(False):
@@ -279,7 +279,7 @@ def test_gradients_on_the_plane_are_the_normal(kappa):
     np.testing.assert_allclose(by_x, np.stack([w.T] * 3), rtol=1e-6)
 
 
-def test_zero_weights(kappa):  # C34
+def test_zero_weights(kappa):
     x, w, b = np.float32([0.5, -0.25]), np.zeros((2, 2), np.float32), np.float32([0, 0.5])
     time = np.sqrt(1 / kappa + 0.3125)
     inside = [0, np.arcsinh(kappa * 0.5 * time) / np.sqrt(kappa)]
@@ -295,7 +295,7 @@ def test_zero_weights(kappa):  # C34
     ("dtype", "w", "want", "tolerance"),
     [(np.float32, 0.01, 95.8760438519, 1e-6), (np.float64, 0.001, 993.573456546, 1e-12)],
 )
-def test_a_plane_beyond_the_range_of_sinh(x64, dtype, w, want, tolerance):  # C35
+def test_a_plane_beyond_the_range_of_sinh(x64, dtype, w, want, tolerance):
     x, w, b = dtype([0.5, 0]), dtype([[w, w], [0, 0]]), dtype([1, -1])
     _, inside, _ = plane_distances(x, w, b, 1.0)
     assert_close(inside[:1], [want], tolerance)
@@ -361,7 +361,7 @@ def test_arguments_of_signed_distance(x, kappa, scale, error, text):
             jax.jit(signed_distance, static_argnames="scale")(x, V, kappa, scale=scale)
 
 
-def test_points_from_distances(x64, kappa):  # C20
+def test_points_from_distances(x64, kappa):
     d = np.array([1.0, -2, 0, 1e-8])
     with mp.workdps(50):
         s = mp.sqrt(mp.mpf(kappa))

@@ -89,7 +89,7 @@ def test_point_to_hyperplane_distance_is_the_least_distance(kappa):
     assert_close(np.abs(found["none"]), want, 1e-13, axis=None)
 
 
-def test_the_distance_of_a_worked_example():  # C33
+def test_the_distance_of_a_worked_example():
     x, w, b = np.array([[0.5, -0.25]]), np.array([[1.0], [2]]), np.array([0.125])
     found, _ = distances(x, w, b, 1.0)
     assert_close(found["none"], [[0.064033036127600084]], 1e-14)

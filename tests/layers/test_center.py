@@ -112,7 +112,7 @@ def test_gradients_flow_through_the_mean(kappa):
         (0.25, -0.15634321614352, [0.764584971333263, 0.962414683715305, 0.220654784226241]),
     ],
 )
-def test_a_worked_example(x64, kappa, mean, distances):  # C43
+def test_a_worked_example(x64, kappa, mean, distances):
     x = np.array([[0.5, -0.25], [-1, 0.75], [0, 0]])
     mu, origin = batch_mean(x, kappa), np.zeros(2)
     assert_close(mu, [mean, -mean], 1e-13)

@@ -111,7 +111,7 @@ def dense_layer(x, w, b, kappa):
 layer, layer_jacobian = quick_jit(dense_layer), quick_jit(jax.jacrev(dense_layer, (1, 2)))
 
 
-WORKED = [  # C33, C19
+WORKED = [
     (1.0, np.float64, [0.14328008831528156, 0.22374845710342248], 1e-15),
     (0.25, np.float64, [0.12980789838777112, 0.24300512692637218], 1e-15),
     (4.0, np.float64, [0.18789086921329852, 0.16321331187977282], 1e-15),
@@ -133,13 +133,13 @@ def test_gradient_of_a_worked_example():
     assert_close(np.array([*by_w[0, :, 0], by_b[0, 0]]), want, 1e-14, axis=None)
 
 
-def test_changed_weights_are_seen(x64):  # C48: normals are a function of the weights
+def test_changed_weights_are_seen(x64):  # normals are a function of the weights
     changed = W + np.array([[1, 0], [0, 0]])
     want = [0.6437404721186, 0.2237484571034]
     assert_close(layer(X, changed, B, 1.0), want, 1e-12)
 
 
-def test_zero_weights_are_a_layer_too(kappa):  # C34
+def test_zero_weights_are_a_layer_too(kappa):
     x, zero = X.astype(np.float32), np.zeros((2, 1), np.float32)
     assert layer(x, zero, np.zeros(1, np.float32), kappa) == 0
     by_w, by_b = layer_jacobian(x, zero, np.zeros(1, np.float32), kappa)
@@ -147,7 +147,7 @@ def test_zero_weights_are_a_layer_too(kappa):  # C34
     np.testing.assert_allclose(by_b[0, 0], np.sqrt(1 + kappa * X @ X), rtol=1e-6)
 
 
-def test_planes_beyond_the_range_of_sinh_stay_finite():  # C35
+def test_planes_beyond_the_range_of_sinh_stay_finite():
     w, b = np.float32([[0.01, 0.01], [0, 0]]), np.float32([1, -1])
     y = layer(X.astype(np.float32), w, b, 1.0)
     assert np.isfinite(y).all()
@@ -199,7 +199,7 @@ def test_conv_is_the_layer_of_each_patch(x64, size, strides, padding, step, pads
 
 
 @pytest.mark.parametrize("kappa", [0.25, 1.0])
-def test_padding_is_the_origin(kappa):  # C39
+def test_padding_is_the_origin(kappa):
     image, kernel = np.zeros((2, 5, 5, 3), np.float32), np.ones((3, 3, 3, 4), np.float32)
     run = quick_jit(lambda v, kappa: functional.conv(image, v, kappa))
     assert not run(normals(kernel, np.zeros(4, np.float32), kappa), kappa).any()
@@ -218,7 +218,7 @@ def test_batch_axes_of_conv():
     mapped = jax.jit(jax.vmap(functional.conv, (0, None, None)))(x, v, 1.0)
     np.testing.assert_allclose(mapped, y, rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(functional.conv(x[0, 0], v, 1.0), y[0, 0], rtol=1e-6, atol=1e-6)
-    assert run(x[:0], v, 1.0).shape == (0, 3, 5, 5, 4)  # C32
+    assert run(x[:0], v, 1.0).shape == (0, 3, 5, 5, 4)
 
 
 def test_no_patches_are_formed():

@@ -39,7 +39,7 @@ def test_eager_compiled_and_mapped_agree(name):
     mapped = jax.jit(jax.vmap(LAYERS[name], (0, None)))(IMAGE, 0.5)
     np.testing.assert_allclose(mapped, want, **close)
     np.testing.assert_allclose(COMPILED[name](IMAGE[1, 1], 0.5), want[1, 1], **close)
-    empty = COMPILED[name](IMAGE[:, :0], 0.5)  # C32
+    empty = COMPILED[name](IMAGE[:, :0], 0.5)
     assert empty.shape == (want.shape[0], 0, *want.shape[2:])
 
 
@@ -63,8 +63,8 @@ def test_points_must_be_floats_of_the_right_width(name):
     run = mean if name == "mean" else LAYERS[name]
     wrong_width = "to go with x" if name in ("mean", "center") else r"D_in = 3 .* got shape \(2"
     with pytest.raises(TypeError, match="x must be a floating-point array, got dtype int32"):
-        run(IMAGE.astype(np.int32), 0.5)  # C29
-    for wide in (IMAGE[..., :2], np.concatenate([IMAGE, IMAGE], -1)):  # C30
+        run(IMAGE.astype(np.int32), 0.5)
+    for wide in (IMAGE[..., :2], np.concatenate([IMAGE, IMAGE], -1)):
         for call in (run, jax.jit(run)):
             with pytest.raises(ValueError, match=wrong_width):
                 call(wide, 0.5)
@@ -107,7 +107,7 @@ def test_one_kappa_per_sample():
         np.testing.assert_allclose(run(x, V, kappas), want, rtol=1e-5, atol=1e-6)
 
 
-def test_the_spelling_of_kappa_compiles_once():  # C24
+def test_the_spelling_of_kappa_compiles_once():
     normals(MATRIX, BIAS, 0.5)
     before = hyperplane._normals._cache_size()
     for kappa in (1, 1.0, np.float32(1), np.float64(0.3), jnp.asarray(1.0), *range(2, 9)):

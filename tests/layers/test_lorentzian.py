@@ -73,7 +73,7 @@ def test_lorentzian(x64, kappa, name, dtype):
         ("tanh", 1, 1e-8, 0.7615941560),
     ],
 )
-def test_worked_values(name, x, kappa, want):  # C38
+def test_worked_values(name, x, kappa, want):
     assert abs(activate(name, np.float32(x), kappa)[0] - want) < 1e-6
 
 
@@ -104,7 +104,7 @@ def unit(a, gain, b):
     return functional.linear(jnp.ones(a.shape[0], a.dtype), v, 1.0), (w, v.length)
 
 
-def test_weight_norm():  # C41
+def test_weight_norm():
     a = np.float32([[3, 3, 0], [4, 4, 0], [0, 0, 0]])
     gain, b = np.float32([2, -2, 1]), np.float32([0.1, 0.1, 0.1])
     y, (w, norms) = quick_jit(unit)(a, gain, b)
