@@ -9,13 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from lorentz_jax._src.charts import scaled_time
-from lorentz_jax._src.pairs import (
-    d_kappa_boost,
-    d_kappa_transport,
-    dot,
-    holonomy,
-    polar_transport,
-)
+from lorentz_jax._src.pairs import d_kappa_boost, d_kappa_transport, dot, holonomy, polar_transport
 from lorentz_jax._src.radial import lean, over_time, rejection, rise
 from lorentz_jax._src.scalars import (
     direction,

@@ -203,11 +203,7 @@ class ResNet(nnx.Module):
         return owner.resolve_kappa(self.resolve_kappa(kappa))
 
     def __call__(
-        self,
-        x: Array,
-        train: bool | None = None,
-        kappa: Any = None,
-        dtype: DTypeLike | None = None,
+        self, x: Array, train: bool | None = None, kappa: Any = None, dtype: DTypeLike | None = None
     ) -> Array:
         """Return logits in the dtype of the images.
 

@@ -15,15 +15,7 @@ from jax.typing import DTypeLike
 
 from lorentz_jax import nn
 from lorentz_jax._src.arguments import as_array, as_kappa, compute_dtype
-from lorentz_jax._src.plain import (
-    blend,
-    boost,
-    exp_origin,
-    log_origin,
-    mean_point,
-    radius,
-    ratio,
-)
+from lorentz_jax._src.plain import blend, boost, exp_origin, log_origin, mean_point, radius, ratio
 from lorentz_jax._src.scalars import theta_limit
 
 __all__ = [

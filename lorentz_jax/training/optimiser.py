@@ -68,10 +68,7 @@ def make_optimiser(
 
 
 def _group_optimiser(
-    group: Group,
-    config: TrainConfig,
-    schedule: Callable[[Any], Array],
-    first_drop: int | None,
+    group: Group, config: TrainConfig, schedule: Callable[[Any], Array], first_drop: int | None
 ) -> optax.GradientTransformation:
     decay = config.weight_decay if group.decay else 0.0
 

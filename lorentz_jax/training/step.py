@@ -107,11 +107,7 @@ def make_train_step(
 
 
 def make_eval_step(
-    graphdef: Any,
-    prepare: Prepare,
-    num_classes: int,
-    dtype: Any = None,
-    out_sharding: Any = None,
+    graphdef: Any, prepare: Prepare, num_classes: int, dtype: Any = None, out_sharding: Any = None
 ) -> Step:
     """Build `step(params, stats, images, labels, indices, mask, kappa=None) -> Counts`.
 
