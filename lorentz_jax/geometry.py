@@ -72,7 +72,6 @@ def dist(x: ArrayLike, y: ArrayLike, kappa: ArrayLike) -> Array:
 
     Args:
         x, y: Points `(..., D)`.
-        kappa: Minus the curvature, one number or of the batch shape.
 
     Returns:
         Distances `(...)`.
@@ -92,7 +91,6 @@ def dist0(x: ArrayLike, kappa: ArrayLike) -> Array:
 
     Args:
         x: Points `(..., D)`.
-        kappa: Minus the curvature, one number or of the batch shape.
 
     Returns:
         Distances `(...)`.
@@ -109,7 +107,6 @@ def inner(x: ArrayLike, y: ArrayLike, kappa: ArrayLike) -> Array:
 
     Args:
         x, y: Points `(..., D)`.
-        kappa: Minus the curvature, one number or of the batch shape.
 
     Returns:
         Products `(...)`, at most -1/kappa.
@@ -129,7 +126,6 @@ def exp0(v: ArrayLike, kappa: ArrayLike) -> Array:
 
     Args:
         v: Vectors `(..., D)`.
-        kappa: Minus the curvature, one number or of the batch shape.
 
     Returns:
         Points `(..., D)`, at the distances |v| from the origin.
@@ -148,7 +144,6 @@ def log0(x: ArrayLike, kappa: ArrayLike) -> Array:
 
     Args:
         x: Points `(..., D)`.
-        kappa: Minus the curvature, one number or of the batch shape.
 
     Returns:
         Vectors `(..., D)`, whose lengths are the distances from the origin.
@@ -168,14 +163,14 @@ def translate(p: ArrayLike, x: ArrayLike, kappa: ArrayLike) -> Array:
 
     Args:
         p, x: Points `(..., D)`.
-        kappa: Minus the curvature, one number or of the batch shape.
 
     Returns:
         Points `(..., D)`.
 
-    >>> p = jnp.array([0.75, 0.0])
-    >>> print(geometry.translate(p, jnp.array([0.0, 2.0]), 1.0))
-    [1.6771 2.    ]
+    >>> p, x = jnp.array([0.75, 0.0]), jnp.array([0.0, 2.0])
+    >>> there = geometry.translate(p, x, 1.0)
+    >>> print(there, abs(geometry.translate(-p, there, 1.0)))
+    [1.6771 2.    ] [0. 2.]
     """
     return translations.boost(p, x, kappa)
 
@@ -189,7 +184,6 @@ def transport_to_origin(x: ArrayLike, v: ArrayLike, kappa: ArrayLike) -> Array:
     Args:
         x: Points `(..., D)`.
         v: Tangent vectors at x, `(..., D)`.
-        kappa: Minus the curvature, one number or of the batch shape.
 
     Returns:
         Vectors `(..., D)`.
@@ -210,7 +204,6 @@ def transport_from_origin(y: ArrayLike, v: ArrayLike, kappa: ArrayLike) -> Array
     Args:
         y: Points `(..., D)`.
         v: Vectors `(..., D)`.
-        kappa: Minus the curvature, one number or of the batch shape.
 
     Returns:
         Tangent vectors at y, `(..., D)`.
@@ -229,7 +222,6 @@ def tangent_inner(x: ArrayLike, u: ArrayLike, v: ArrayLike, kappa: ArrayLike) ->
     Args:
         x: Points `(..., D)`.
         u, v: Tangent vectors at x, `(..., D)`.
-        kappa: Minus the curvature, one number or of the batch shape.
 
     Returns:
         Products `(...)`.
@@ -250,7 +242,6 @@ def tangent_norm(x: ArrayLike, v: ArrayLike, kappa: ArrayLike) -> Array:
     Args:
         x: Points `(..., D)`.
         v: Tangent vectors at x, `(..., D)`.
-        kappa: Minus the curvature, one number or of the batch shape.
 
     Returns:
         Lengths `(...)`.
@@ -271,7 +262,6 @@ def exp(x: ArrayLike, v: ArrayLike, kappa: ArrayLike) -> Array:
     Args:
         x: Points `(..., D)`.
         v: Tangent vectors at x, `(..., D)`.
-        kappa: Minus the curvature, one number or of the batch shape.
 
     Returns:
         Points `(..., D)`, at the distances |v|_L from x.
@@ -292,7 +282,6 @@ def log(x: ArrayLike, y: ArrayLike, kappa: ArrayLike) -> Array:
 
     Args:
         x, y: Points `(..., D)`.
-        kappa: Minus the curvature, one number or of the batch shape.
 
     Returns:
         Tangent vectors at x, `(..., D)`, as long as the distances.
@@ -314,7 +303,6 @@ def transport(x: ArrayLike, y: ArrayLike, v: ArrayLike, kappa: ArrayLike) -> Arr
     Args:
         x, y: Points `(..., D)`.
         v: Tangent vectors at x, `(..., D)`.
-        kappa: Minus the curvature, one number or of the batch shape.
 
     Returns:
         Tangent vectors at y, `(..., D)`.

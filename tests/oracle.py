@@ -14,22 +14,18 @@ from pathlib import Path
 import mpmath as mp
 import numpy as np
 
+from lorentz_jax import geometry
 from lorentz_jax.bench.numerics import truth
-from lorentz_jax.bench.numerics.truth import combine, dot, lorentz_norm, minkowski
+from lorentz_jax.bench.numerics.cases import CASES
+from lorentz_jax.bench.numerics.truth import combine, dot, minkowski
 
-__all__ = ["combine", "dot", "lorentz_norm", "minkowski"]
+__all__ = ["combine", "dot", "minkowski"]
 
 # --- textbook formulas (ambient): those of `bench.numerics.truth`, by the names of the tests ---
 
-euclidean_norm, mp_time, mp_lift, mp_lift_tangent = (
-    truth.length,
-    truth.time,
-    truth.point,
-    truth.tangent,
-)
+euclidean_norm, mp_time, mp_lift = truth.length, truth.time, truth.point
 mp_dist, mp_exp, mp_log = truth.distance, truth.exponential, truth.logarithm
 mp_transport, mp_translate, mp_normals = truth.transported, truth.translated, truth.normal
-mp_to_ball, mp_from_ball = truth.ball, truth.from_ball
 
 
 def mp_origin(dimension, kappa):
@@ -63,48 +59,9 @@ def mp_linear(X, rows, biases, kappa, activation=lambda a: a):
     return mp_lift(y, kappa)
 
 
-# --- the functions of `geometry`, on space parts --------------------------------------------
+# The functions of `geometry` on space parts, with their own signatures.
+SPACE = {name: CASES[name].truth for name in geometry.__all__ if name not in ("centroid", "drop")}
 
-
-def _space_functions():
-    def point(x, k):
-        return mp_lift(x, k)
-
-    def at_origin(v):
-        return [mp.mpf(0), *v]
-
-    def origin(x, k):
-        return mp_origin(len(x), k)
-
-    T = mp_lift_tangent
-    return {
-        "time": mp_time,
-        "lift": mp_lift,
-        "inner": lambda x, y, k: minkowski(point(x, k), point(y, k)),
-        "dist0": lambda x, k: mp_dist(origin(x, k), point(x, k), k),
-        "dist": lambda x, y, k: mp_dist(point(x, k), point(y, k), k),
-        "exp": lambda x, v, k: mp_exp(point(x, k), T(x, v, k), k)[1:],
-        "log": lambda x, y, k: mp_log(point(x, k), point(y, k), k)[1:],
-        "exp0": lambda v, k: mp_exp(origin(v, k), at_origin(v), k)[1:],
-        "log0": lambda x, k: mp_log(origin(x, k), point(x, k), k)[1:],
-        "transport": lambda x, y, v, k: mp_transport(point(x, k), point(y, k), T(x, v, k), k)[1:],
-        "transport_to_origin": lambda x, v, k: mp_transport(
-            point(x, k), origin(x, k), T(x, v, k), k
-        )[1:],
-        "transport_from_origin": lambda y, v, k: mp_transport(
-            origin(y, k), point(y, k), at_origin(v), k
-        )[1:],
-        "translate": lambda p, x, k: mp_translate(point(p, k), point(x, k), k)[1:],
-        "tangent_inner": lambda x, u, v, k: minkowski(T(x, u, k), T(x, v, k)),
-        "tangent_norm": lambda x, v, k: lorentz_norm(T(x, v, k)),
-        "to_poincare": lambda x, k: mp_to_ball(x, k, mp.mpf(0.5)),
-        "from_poincare": lambda y, k: mp_from_ball(y, k, mp.mpf(0.5)),
-        "to_klein": lambda x, k: mp_to_ball(x, k, 1),
-        "from_klein": lambda y, k: mp_from_ball(y, k, 1),
-    }
-
-
-SPACE = _space_functions()
 # --- evaluation on arrays -------------------------------------------------------------------
 
 

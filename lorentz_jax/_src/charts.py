@@ -55,13 +55,12 @@ def time(x: ArrayLike, kappa: ArrayLike) -> Array:
 
     Args:
         x: Points `(..., D)`.
-        kappa: Minus the curvature, one number or of the batch shape.
 
     Returns:
         Times `(...)`.
 
-    >>> print(f"{geometry.time(jnp.array([0.75, 0.0]), 1.0):.4f}")
-    1.2500
+    >>> geometry.time(jnp.ones((8, 2)), 1.0).shape
+    (8,)
     """
     return time_column(jnp.asarray(x), jnp.asarray(kappa))[..., 0]
 
@@ -72,7 +71,6 @@ def lift(x: ArrayLike, kappa: ArrayLike) -> Array:
 
     Args:
         x: Points `(..., D)`.
-        kappa: Minus the curvature, one number or of the batch shape.
 
     Returns:
         Vectors `(..., D + 1)`.
@@ -89,7 +87,6 @@ def drop(X: ArrayLike, kappa: ArrayLike, rtol: float | None = None) -> Array:
 
     Args:
         X: Vectors `(..., D + 1)`, time first.
-        kappa: Minus the curvature, one number or of the batch shape.
         rtol: By how much of x_t the time may differ from `sqrt(1/kappa + |x|^2)`; default: the
             square root of the dtype's epsilon.
 
@@ -126,11 +123,10 @@ def drop(X: ArrayLike, kappa: ArrayLike, rtol: float | None = None) -> Array:
 
 @operation
 def to_poincare(x: ArrayLike, kappa: ArrayLike) -> Array:
-    """Map to the Poincare ball of radius 1/s, `x / (1 + s x_t)`.
+    """Map to the Poincare ball of radius 1/s, `x / (1 + s x_t)` (D20).
 
     Args:
         x: Points `(..., D)`.
-        kappa: Minus the curvature, one number or of the batch shape.
 
     Returns:
         Points of the ball, `(..., D)`.
@@ -149,7 +145,6 @@ def from_poincare(y: ArrayLike, kappa: ArrayLike) -> Array:
 
     Args:
         y: Points of the ball, `(..., D)`.
-        kappa: Minus the curvature, one number or of the batch shape.
 
     Returns:
         Points `(..., D)`.
@@ -164,17 +159,20 @@ def from_poincare(y: ArrayLike, kappa: ArrayLike) -> Array:
 
 @operation
 def to_klein(x: ArrayLike, kappa: ArrayLike) -> Array:
-    """Map to the Klein ball of radius 1/s, `x / (s x_t)`, where geodesics are straight lines.
+    """Map to the Klein ball of radius 1/s, `x / (s x_t)` (D20).
+
+    Geodesics are straight lines there.
 
     Args:
         x: Points `(..., D)`.
-        kappa: Minus the curvature, one number or of the batch shape.
 
     Returns:
         Points of the ball, `(..., D)`.
 
-    >>> print(geometry.to_klein(jnp.array([0.75, 0.0]), 1.0))
-    [0.6 0. ]
+    >>> x, y = jnp.array([0.75, 0.0]), jnp.array([0.0, 0.75])
+    >>> print(geometry.to_klein(jnp.stack([x, y]), 1.0))
+    [[0.6 0. ]
+     [0.  0.6]]
     """
     return _ball(x, kappa, 0)
 
@@ -187,12 +185,12 @@ def from_klein(y: ArrayLike, kappa: ArrayLike) -> Array:
 
     Args:
         y: Points of the ball, `(..., D)`.
-        kappa: Minus the curvature, one number or of the batch shape.
 
     Returns:
         Points `(..., D)`.
 
-    >>> print(geometry.from_klein(jnp.array([0.6, 0.0]), 1.0))
+    >>> in_ball = geometry.to_klein(jnp.array([0.75, 0.0]), 1.0)
+    >>> print(geometry.from_klein(in_ball, 1.0))
     [0.75 0.  ]
     """
     y = jnp.asarray(y)
