@@ -84,8 +84,8 @@ def inner(x: ArrayLike, y: ArrayLike, kappa: ArrayLike) -> Array:
     Returns:
         Products `(...)`.
 
-    >>> print(f"{ambient.inner(x, y, 1.0):.4f}")
-    -1.5625
+    >>> print(ambient.inner(jnp.stack([x, y]), x, 1.0))
+    [-1.     -1.5625]
     """
     x, y, at = checked(kappa, x=x, y=y)
     return geometry.inner(drop_point("x", x, at), drop_point("y", y, at), kappa)
@@ -119,8 +119,7 @@ def dist0(x: ArrayLike, kappa: ArrayLike) -> Array:
     >>> print(f"{ambient.dist0(x, 1.0):.4f}")
     0.6931
     """
-    x, at = checked(kappa, x=x)
-    return geometry.dist0(drop_point("x", x, at), kappa)
+    return geometry.dist0(drop_point("x", *checked(kappa, x=x)), kappa)
 
 
 def exp(x: ArrayLike, v: ArrayLike, kappa: ArrayLike) -> Array:
@@ -186,8 +185,7 @@ def log0(x: ArrayLike, kappa: ArrayLike) -> Array:
     >>> print(ambient.log0(x, 1.0))
     [0.     0.6931 0.    ]
     """
-    x, at = checked(kappa, x=x)
-    return lift_origin(geometry.log0(drop_point("x", x, at), kappa))
+    return lift_origin(geometry.log0(drop_point("x", *checked(kappa, x=x)), kappa))
 
 
 def transport(x: ArrayLike, y: ArrayLike, v: ArrayLike, kappa: ArrayLike) -> Array:
@@ -336,23 +334,7 @@ def to_poincare(x: ArrayLike, kappa: ArrayLike) -> Array:
     >>> print(ambient.to_poincare(x, 1.0))
     [0.3333 0.    ]
     """
-    x, at = checked(kappa, x=x)
-    return geometry.to_poincare(drop_point("x", x, at), kappa)
-
-
-def from_poincare(y: ArrayLike, kappa: ArrayLike) -> Array:
-    """Map from the Poincare ball of radius 1/s.
-
-    Args:
-        y: Points of the ball, `(..., D)`.
-
-    Returns:
-        Points `(..., D + 1)`.
-
-    >>> print(ambient.from_poincare(jnp.array([0.5, 0.0]), 1.0))
-    [1.6667 1.3333 0.    ]
-    """
-    return geometry.lift(geometry.from_poincare(y, kappa), kappa)
+    return geometry.to_poincare(drop_point("x", *checked(kappa, x=x)), kappa)
 
 
 def to_klein(x: ArrayLike, kappa: ArrayLike) -> Array:
@@ -368,8 +350,7 @@ def to_klein(x: ArrayLike, kappa: ArrayLike) -> Array:
     [[0.6 0. ]
      [0.  0.6]]
     """
-    x, at = checked(kappa, x=x)
-    return geometry.to_klein(drop_point("x", x, at), kappa)
+    return geometry.to_klein(drop_point("x", *checked(kappa, x=x)), kappa)
 
 
 def from_klein(y: ArrayLike, kappa: ArrayLike) -> Array:
@@ -386,6 +367,21 @@ def from_klein(y: ArrayLike, kappa: ArrayLike) -> Array:
     [1.25 0.75 0.  ]
     """
     return geometry.lift(geometry.from_klein(y, kappa), kappa)
+
+
+def from_poincare(y: ArrayLike, kappa: ArrayLike) -> Array:
+    """Map from the Poincare ball of radius 1/s.
+
+    Args:
+        y: Points of the ball, `(..., D)`.
+
+    Returns:
+        Points `(..., D + 1)`.
+
+    >>> print(ambient.from_poincare(jnp.array([0.5, 0.0]), 1.0))
+    [1.6667 1.3333 0.    ]
+    """
+    return geometry.lift(geometry.from_poincare(y, kappa), kappa)
 
 
 def linear(

@@ -72,6 +72,7 @@ def dist(x: ArrayLike, y: ArrayLike, kappa: ArrayLike) -> Array:
 
     Args:
         x, y: Points `(..., D)`.
+        kappa: Minus the curvature, one number or of the batch shape.
 
     Returns:
         Distances `(...)`.
@@ -91,6 +92,7 @@ def dist0(x: ArrayLike, kappa: ArrayLike) -> Array:
 
     Args:
         x: Points `(..., D)`.
+        kappa: Minus the curvature, one number or of the batch shape.
 
     Returns:
         Distances `(...)`.
@@ -107,6 +109,7 @@ def inner(x: ArrayLike, y: ArrayLike, kappa: ArrayLike) -> Array:
 
     Args:
         x, y: Points `(..., D)`.
+        kappa: Minus the curvature, one number or of the batch shape.
 
     Returns:
         Products `(...)`, at most -1/kappa.
@@ -126,6 +129,7 @@ def exp0(v: ArrayLike, kappa: ArrayLike) -> Array:
 
     Args:
         v: Vectors `(..., D)`.
+        kappa: Minus the curvature, one number or of the batch shape.
 
     Returns:
         Points `(..., D)`, at the distances |v| from the origin.
@@ -144,6 +148,7 @@ def log0(x: ArrayLike, kappa: ArrayLike) -> Array:
 
     Args:
         x: Points `(..., D)`.
+        kappa: Minus the curvature, one number or of the batch shape.
 
     Returns:
         Vectors `(..., D)`, whose lengths are the distances from the origin.
@@ -163,6 +168,7 @@ def translate(p: ArrayLike, x: ArrayLike, kappa: ArrayLike) -> Array:
 
     Args:
         p, x: Points `(..., D)`.
+        kappa: Minus the curvature, one number or of the batch shape.
 
     Returns:
         Points `(..., D)`.
@@ -184,6 +190,7 @@ def transport_to_origin(x: ArrayLike, v: ArrayLike, kappa: ArrayLike) -> Array:
     Args:
         x: Points `(..., D)`.
         v: Tangent vectors at x, `(..., D)`.
+        kappa: Minus the curvature, one number or of the batch shape.
 
     Returns:
         Vectors `(..., D)`.
@@ -204,6 +211,7 @@ def transport_from_origin(y: ArrayLike, v: ArrayLike, kappa: ArrayLike) -> Array
     Args:
         y: Points `(..., D)`.
         v: Vectors `(..., D)`.
+        kappa: Minus the curvature, one number or of the batch shape.
 
     Returns:
         Tangent vectors at y, `(..., D)`.
@@ -222,6 +230,7 @@ def tangent_inner(x: ArrayLike, u: ArrayLike, v: ArrayLike, kappa: ArrayLike) ->
     Args:
         x: Points `(..., D)`.
         u, v: Tangent vectors at x, `(..., D)`.
+        kappa: Minus the curvature, one number or of the batch shape.
 
     Returns:
         Products `(...)`.
@@ -242,6 +251,7 @@ def tangent_norm(x: ArrayLike, v: ArrayLike, kappa: ArrayLike) -> Array:
     Args:
         x: Points `(..., D)`.
         v: Tangent vectors at x, `(..., D)`.
+        kappa: Minus the curvature, one number or of the batch shape.
 
     Returns:
         Lengths `(...)`.
@@ -262,6 +272,7 @@ def exp(x: ArrayLike, v: ArrayLike, kappa: ArrayLike) -> Array:
     Args:
         x: Points `(..., D)`.
         v: Tangent vectors at x, `(..., D)`.
+        kappa: Minus the curvature, one number or of the batch shape.
 
     Returns:
         Points `(..., D)`, at the distances |v|_L from x.
@@ -282,6 +293,7 @@ def log(x: ArrayLike, y: ArrayLike, kappa: ArrayLike) -> Array:
 
     Args:
         x, y: Points `(..., D)`.
+        kappa: Minus the curvature, one number or of the batch shape.
 
     Returns:
         Tangent vectors at x, `(..., D)`, as long as the distances.
@@ -303,6 +315,7 @@ def transport(x: ArrayLike, y: ArrayLike, v: ArrayLike, kappa: ArrayLike) -> Arr
     Args:
         x, y: Points `(..., D)`.
         v: Tangent vectors at x, `(..., D)`.
+        kappa: Minus the curvature, one number or of the batch shape.
 
     Returns:
         Tangent vectors at y, `(..., D)`.

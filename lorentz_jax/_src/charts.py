@@ -51,10 +51,13 @@ def _ball(x, kappa, offset):
 
 @operation
 def time(x: ArrayLike, kappa: ArrayLike) -> Array:
-    """Compute the time coordinate `x_t = sqrt(1/kappa + |x|^2)`; squares do not overflow.
+    """Compute the time coordinate `x_t = sqrt(1/kappa + |x|^2)`.
+
+    Squares do not overflow.
 
     Args:
         x: Points `(..., D)`.
+        kappa: Minus the curvature, one number or of the batch shape.
 
     Returns:
         Times `(...)`.
@@ -69,13 +72,17 @@ def time(x: ArrayLike, kappa: ArrayLike) -> Array:
 def lift(x: ArrayLike, kappa: ArrayLike) -> Array:
     """Make the paper's ambient vector `(x_t, x)`, time first.
 
+    The inverse is `drop`.
+
     Args:
         x: Points `(..., D)`.
+        kappa: Minus the curvature, one number or of the batch shape.
 
     Returns:
         Vectors `(..., D + 1)`.
 
-    >>> print(geometry.lift(jnp.array([0.75, 0.0]), 1.0))
+    >>> X = geometry.lift(jnp.array([0.75, 0.0]), 1.0)
+    >>> print(X)
     [1.25 0.75 0.  ]
     """
     x = jnp.asarray(x)
@@ -87,6 +94,7 @@ def drop(X: ArrayLike, kappa: ArrayLike, rtol: float | None = None) -> Array:
 
     Args:
         X: Vectors `(..., D + 1)`, time first.
+        kappa: Minus the curvature, one number or of the batch shape.
         rtol: By how much of x_t the time may differ from `sqrt(1/kappa + |x|^2)`; default: the
             square root of the dtype's epsilon.
 
@@ -127,6 +135,7 @@ def to_poincare(x: ArrayLike, kappa: ArrayLike) -> Array:
 
     Args:
         x: Points `(..., D)`.
+        kappa: Minus the curvature, one number or of the batch shape.
 
     Returns:
         Points of the ball, `(..., D)`.
@@ -145,6 +154,7 @@ def from_poincare(y: ArrayLike, kappa: ArrayLike) -> Array:
 
     Args:
         y: Points of the ball, `(..., D)`.
+        kappa: Minus the curvature, one number or of the batch shape.
 
     Returns:
         Points `(..., D)`.
@@ -165,6 +175,7 @@ def to_klein(x: ArrayLike, kappa: ArrayLike) -> Array:
 
     Args:
         x: Points `(..., D)`.
+        kappa: Minus the curvature, one number or of the batch shape.
 
     Returns:
         Points of the ball, `(..., D)`.
@@ -185,6 +196,7 @@ def from_klein(y: ArrayLike, kappa: ArrayLike) -> Array:
 
     Args:
         y: Points of the ball, `(..., D)`.
+        kappa: Minus the curvature, one number or of the batch shape.
 
     Returns:
         Points `(..., D)`.
