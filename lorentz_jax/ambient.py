@@ -15,8 +15,8 @@ Gradients are those along the manifold: the result does not depend on the times 
 their cotangents are 0 and those of the space coordinates are total derivatives. The Riemannian
 gradient `P_x J g` of such a g is that of any other ambient expression of the same function.
 
-For readers of geoopt and of the paper's code, `expmap`, `expmap0`, `logmap`, `logmap0`, `ptransp`
-and `ptransp0` are other names of `exp`, `exp0`, `log`, `log0`, `transport` and
+`expmap`, `expmap0`, `logmap` and `logmap0` are other libraries' names of `exp`, `exp0`, `log` and
+`log0`; `transp` (geoopt) and `ptransp` (hyperbolix) of `transport`, and `transp0` and `ptransp0` of
 `transport_from_origin`.
 
 Examples assume what those of `geometry` do, `from lorentz_jax import ambient, hyperplane` and
@@ -25,13 +25,12 @@ Examples assume what those of `geometry` do, `from lorentz_jax import ambient, h
 >>> v = jnp.array([0.0, 0.0, 1.0])  # tangent at x and at the origin
 """
 
-from collections.abc import Callable
-
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
 from lorentz_jax import functional, geometry, hyperplane
+from lorentz_jax._src.arguments import Activation
 from lorentz_jax._src.vectors import (
     checked,
     checked_input,
@@ -68,6 +67,8 @@ __all__ = [
     "to_klein",
     "to_poincare",
     "translate",
+    "transp",
+    "transp0",
     "transport",
     "transport_from_origin",
     "transport_to_origin",
@@ -79,13 +80,12 @@ def inner(x: ArrayLike, y: ArrayLike, kappa: ArrayLike) -> Array:
 
     Args:
         x, y: Points `(..., D + 1)`.
-        kappa: Minus the curvature, one number or of the batch shape.
 
     Returns:
         Products `(...)`.
 
-    >>> print(f"{ambient.inner(x, y, 1.0):.4f}")
-    -1.5625
+    >>> print(ambient.inner(jnp.stack([x, y]), x, 1.0))
+    [-1.     -1.5625]
     """
     x, y, at = checked(kappa, x=x, y=y)
     return geometry.inner(drop_point("x", x, at), drop_point("y", y, at), kappa)
@@ -96,7 +96,6 @@ def dist(x: ArrayLike, y: ArrayLike, kappa: ArrayLike) -> Array:
 
     Args:
         x, y: Points `(..., D + 1)`.
-        kappa: Minus the curvature, one number or of the batch shape.
 
     Returns:
         Distances `(...)`.
@@ -113,7 +112,6 @@ def dist0(x: ArrayLike, kappa: ArrayLike) -> Array:
 
     Args:
         x: Points `(..., D + 1)`.
-        kappa: Minus the curvature, one number or of the batch shape.
 
     Returns:
         Distances `(...)`.
@@ -121,8 +119,7 @@ def dist0(x: ArrayLike, kappa: ArrayLike) -> Array:
     >>> print(f"{ambient.dist0(x, 1.0):.4f}")
     0.6931
     """
-    x, at = checked(kappa, x=x)
-    return geometry.dist0(drop_point("x", x, at), kappa)
+    return geometry.dist0(drop_point("x", *checked(kappa, x=x)), kappa)
 
 
 def exp(x: ArrayLike, v: ArrayLike, kappa: ArrayLike) -> Array:
@@ -131,7 +128,6 @@ def exp(x: ArrayLike, v: ArrayLike, kappa: ArrayLike) -> Array:
     Args:
         x: Points `(..., D + 1)`.
         v: Tangent vectors at x, `(..., D + 1)`.
-        kappa: Minus the curvature, one number or of the batch shape.
 
     Returns:
         Points `(..., D + 1)`.
@@ -149,7 +145,6 @@ def log(x: ArrayLike, y: ArrayLike, kappa: ArrayLike) -> Array:
 
     Args:
         x, y: Points `(..., D + 1)`.
-        kappa: Minus the curvature, one number or of the batch shape.
 
     Returns:
         Tangent vectors at x, `(..., D + 1)`.
@@ -167,7 +162,6 @@ def exp0(v: ArrayLike, kappa: ArrayLike) -> Array:
 
     Args:
         v: Tangent vectors at the origin, `(..., D + 1)`.
-        kappa: Minus the curvature, one number or of the batch shape.
 
     Returns:
         Points `(..., D + 1)`.
@@ -184,7 +178,6 @@ def log0(x: ArrayLike, kappa: ArrayLike) -> Array:
 
     Args:
         x: Points `(..., D + 1)`.
-        kappa: Minus the curvature, one number or of the batch shape.
 
     Returns:
         Tangent vectors at the origin, `(..., D + 1)`.
@@ -192,8 +185,7 @@ def log0(x: ArrayLike, kappa: ArrayLike) -> Array:
     >>> print(ambient.log0(x, 1.0))
     [0.     0.6931 0.    ]
     """
-    x, at = checked(kappa, x=x)
-    return lift_origin(geometry.log0(drop_point("x", x, at), kappa))
+    return lift_origin(geometry.log0(drop_point("x", *checked(kappa, x=x)), kappa))
 
 
 def transport(x: ArrayLike, y: ArrayLike, v: ArrayLike, kappa: ArrayLike) -> Array:
@@ -202,7 +194,6 @@ def transport(x: ArrayLike, y: ArrayLike, v: ArrayLike, kappa: ArrayLike) -> Arr
     Args:
         x, y: Points `(..., D + 1)`.
         v: Tangent vectors at x, `(..., D + 1)`.
-        kappa: Minus the curvature, one number or of the batch shape.
 
     Returns:
         Tangent vectors at y, `(..., D + 1)`.
@@ -222,7 +213,6 @@ def transport_to_origin(x: ArrayLike, v: ArrayLike, kappa: ArrayLike) -> Array:
     Args:
         x: Points `(..., D + 1)`.
         v: Tangent vectors at x, `(..., D + 1)`.
-        kappa: Minus the curvature, one number or of the batch shape.
 
     Returns:
         Tangent vectors at the origin, `(..., D + 1)`.
@@ -243,7 +233,6 @@ def transport_from_origin(y: ArrayLike, v: ArrayLike, kappa: ArrayLike) -> Array
     Args:
         y: Points `(..., D + 1)`.
         v: Tangent vectors at the origin, `(..., D + 1)`.
-        kappa: Minus the curvature, one number or of the batch shape.
 
     Returns:
         Tangent vectors at y, `(..., D + 1)`.
@@ -263,7 +252,6 @@ def tangent_inner(x: ArrayLike, u: ArrayLike, v: ArrayLike, kappa: ArrayLike) ->
     Args:
         x: Points `(..., D + 1)`.
         u, v: Tangent vectors at x, `(..., D + 1)`.
-        kappa: Minus the curvature, one number or of the batch shape.
 
     Returns:
         Products `(...)`.
@@ -282,7 +270,6 @@ def tangent_norm(x: ArrayLike, v: ArrayLike, kappa: ArrayLike) -> Array:
     Args:
         x: Points `(..., D + 1)`.
         v: Tangent vectors at x, `(..., D + 1)`.
-        kappa: Minus the curvature, one number or of the batch shape.
 
     Returns:
         Lengths `(...)`.
@@ -299,7 +286,6 @@ def translate(p: ArrayLike, x: ArrayLike, kappa: ArrayLike) -> Array:
 
     Args:
         p, x: Points `(..., D + 1)`.
-        kappa: Minus the curvature, one number or of the batch shape.
 
     Returns:
         Points `(..., D + 1)`.
@@ -341,7 +327,6 @@ def to_poincare(x: ArrayLike, kappa: ArrayLike) -> Array:
 
     Args:
         x: Points `(..., D + 1)`.
-        kappa: Minus the curvature, one number or of the batch shape.
 
     Returns:
         Points of the ball, `(..., D)`.
@@ -349,8 +334,39 @@ def to_poincare(x: ArrayLike, kappa: ArrayLike) -> Array:
     >>> print(ambient.to_poincare(x, 1.0))
     [0.3333 0.    ]
     """
-    x, at = checked(kappa, x=x)
-    return geometry.to_poincare(drop_point("x", x, at), kappa)
+    return geometry.to_poincare(drop_point("x", *checked(kappa, x=x)), kappa)
+
+
+def to_klein(x: ArrayLike, kappa: ArrayLike) -> Array:
+    """Map to the Klein ball of radius 1/s.
+
+    Args:
+        x: Points `(..., D + 1)`.
+
+    Returns:
+        Points of the ball, `(..., D)`.
+
+    >>> print(ambient.to_klein(jnp.stack([x, y]), 1.0))
+    [[0.6 0. ]
+     [0.  0.6]]
+    """
+    return geometry.to_klein(drop_point("x", *checked(kappa, x=x)), kappa)
+
+
+def from_klein(y: ArrayLike, kappa: ArrayLike) -> Array:
+    """Map from the Klein ball of radius 1/s.
+
+    Args:
+        y: Points of the ball, `(..., D)`.
+
+    Returns:
+        Points `(..., D + 1)`.
+
+    >>> in_ball = ambient.to_klein(x, 1.0)
+    >>> print(ambient.from_klein(in_ball, 1.0))
+    [1.25 0.75 0.  ]
+    """
+    return geometry.lift(geometry.from_klein(y, kappa), kappa)
 
 
 def from_poincare(y: ArrayLike, kappa: ArrayLike) -> Array:
@@ -358,7 +374,6 @@ def from_poincare(y: ArrayLike, kappa: ArrayLike) -> Array:
 
     Args:
         y: Points of the ball, `(..., D)`.
-        kappa: Minus the curvature, one number or of the batch shape.
 
     Returns:
         Points `(..., D + 1)`.
@@ -369,51 +384,14 @@ def from_poincare(y: ArrayLike, kappa: ArrayLike) -> Array:
     return geometry.lift(geometry.from_poincare(y, kappa), kappa)
 
 
-def to_klein(x: ArrayLike, kappa: ArrayLike) -> Array:
-    """Map to the Klein ball of radius 1/s.
-
-    Args:
-        x: Points `(..., D + 1)`.
-        kappa: Minus the curvature, one number or of the batch shape.
-
-    Returns:
-        Points of the ball, `(..., D)`.
-
-    >>> print(ambient.to_klein(x, 1.0))
-    [0.6 0. ]
-    """
-    x, at = checked(kappa, x=x)
-    return geometry.to_klein(drop_point("x", x, at), kappa)
-
-
-def from_klein(y: ArrayLike, kappa: ArrayLike) -> Array:
-    """Map from the Klein ball of radius 1/s.
-
-    Args:
-        y: Points of the ball, `(..., D)`.
-        kappa: Minus the curvature, one number or of the batch shape.
-
-    Returns:
-        Points `(..., D + 1)`.
-
-    >>> print(ambient.from_klein(jnp.array([0.6, 0.0]), 1.0))
-    [1.25 0.75 0.  ]
-    """
-    return geometry.lift(geometry.from_klein(y, kappa), kappa)
-
-
 def linear(
-    x: ArrayLike,
-    normals: Normals,
-    kappa: ArrayLike,
-    activation: Callable[[Array], Array] | None = None,
+    x: ArrayLike, normals: Normals, kappa: ArrayLike, activation: Activation | None = None
 ) -> Array:
     """Apply the Lorentz fully connected layer.
 
     Args:
         x: Points `(..., D_in + 1)`.
         normals: One plane per output coordinate, space part `(D_in, D_out)`.
-        kappa: Minus the curvature, one number or of the batch shape.
         activation: Elementwise on space parts; None for none.
 
     Returns:
@@ -436,7 +414,6 @@ def signed_distance(
     Args:
         x: Points `(..., D + 1)`.
         normals: The planes, space part `(D, out)`.
-        kappa: Minus the curvature, one number or of the batch shape.
         scale: Which distance, as in `hyperplane.signed_distance`.
 
     Returns:
@@ -451,24 +428,21 @@ def signed_distance(
 
 
 def mlr(x: ArrayLike, normals: Normals, kappa: ArrayLike, scale: str | None = "inside") -> Array:
-    """Compute the logits of Lorentz multinomial regression.
+    """Compute the logits of Lorentz multinomial regression: `signed_distance` to the class planes.
 
     Args:
-        x: Points `(..., D + 1)`.
-        normals: The planes, space part `(D, out)`.
-        kappa: Minus the curvature, one number or of the batch shape.
-        scale: Which distance, as in `hyperplane.signed_distance`.
+        x, normals, kappa, scale: As in `signed_distance`.
 
     Returns:
-        Logits `(..., out)`.
+        Logits `(..., classes)`.
 
-    >>> normals = hyperplane.normals(jnp.array([[1.0], [0.0]]), jnp.zeros(1), 1.0)
+    >>> normals = hyperplane.normals(jnp.array([[0.0], [1.0]]), jnp.zeros(1), 1.0)
     >>> print(ambient.mlr(x, normals, 1.0))
-    [0.6931]
+    [0.]
     """
-    x, at = checked_input(kappa, x, normals)
-    return functional.mlr(drop_point("x", x, at), normals, kappa, scale)
+    return signed_distance(x, normals, kappa, scale)
 
 
 expmap, expmap0, logmap, logmap0 = exp, exp0, log, log0
-ptransp, ptransp0 = transport, transport_from_origin
+transp = ptransp = transport
+transp0 = ptransp0 = transport_from_origin

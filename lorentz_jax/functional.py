@@ -19,12 +19,13 @@ from jax.typing import ArrayLike
 
 from lorentz_jax._src import conv as _conv
 from lorentz_jax._src.arguments import (
+    Activation,
     along_batch,
     as_array,
-    as_kappa,
     check_input,
     check_shapes,
     compute_dtype,
+    kappa_beside,
 )
 from lorentz_jax._src.conv import Padding
 from lorentz_jax._src.plain import point_time, precise, shifts, time_of, to_hyperboloid
@@ -49,10 +50,7 @@ def _identity(x: Array) -> Array:
 
 
 def linear(
-    x: ArrayLike,
-    normals: Normals,
-    kappa: ArrayLike,
-    activation: Callable[[Array], Array] | None = None,
+    x: ArrayLike, normals: Normals, kappa: ArrayLike, activation: Activation | None = None
 ) -> Array:
     """Apply the Lorentz fully connected layer, `y = h(x.v - x_t v_t)` (eq. FC).
 
@@ -73,9 +71,8 @@ def linear(
     [0.5 0. ]
     """
     x = check_input(x, normals, axes=1)
-    dtype = compute_dtype(x.dtype)
-    kappa = as_kappa(kappa, dtype, x.shape[:-1])
-    return _linear(x, normals.space, normals.time, along_batch(kappa), activation or _identity)
+    kappa = along_batch(kappa_beside(x, kappa, x.shape[:-1]))
+    return _linear(x, normals.space, normals.time, kappa, activation or _identity)
 
 
 def _linear(x, space, time, kappa, activation):
@@ -92,7 +89,7 @@ def conv(
     kappa: ArrayLike,
     strides: int | Sequence[int] = 1,
     padding: Padding = None,
-    activation: Callable[[Array], Array] | None = None,
+    activation: Activation | None = None,
 ) -> Array:
     """Apply the Lorentz convolution: `linear` on the concatenated points of each patch.
 
@@ -119,7 +116,7 @@ def conv(
     (8, 3, 3, 4)
     """
     x = check_input(x, normals, axes=3)
-    kappa = as_kappa(kappa, compute_dtype(x.dtype))
+    kappa = kappa_beside(x, kappa)
     window = normals.space.shape[:2]
     strides, pads = _conv.window_arguments(strides, padding, window)
     images = x.reshape((-1, *x.shape[-3:]))
@@ -151,8 +148,7 @@ def batch_mean(x: ArrayLike, kappa: ArrayLike) -> Array:
     x = as_array("x", x)
     if x.size == 0:
         raise ValueError(f"the mean of no points is undefined, x has shape {x.shape}")
-    kappa = as_kappa(kappa, compute_dtype(x.dtype))
-    return _batch_mean(x, kappa).astype(x.dtype)
+    return _batch_mean(x, kappa_beside(x, kappa)).astype(x.dtype)
 
 
 def _batch_mean(x, kappa):
@@ -186,8 +182,7 @@ def center(x: ArrayLike, mean: ArrayLike, beta: ArrayLike, kappa: ArrayLike) -> 
     """
     x, mean, beta = as_array("x", x), as_array("mean", mean), as_array("beta", beta)
     check_shapes(x.shape[-1:], f"x {x.shape}", mean=mean, beta=beta)
-    kappa = as_kappa(kappa, compute_dtype(x.dtype))
-    return jax.checkpoint(_center)(x, mean, beta, kappa)
+    return jax.checkpoint(_center)(x, mean, beta, kappa_beside(x, kappa))
 
 
 def _center(x, mean, beta, kappa):
@@ -248,7 +243,7 @@ def conv_center(
     strides, pads = _conv.window_arguments(strides, padding, space.shape[:2])
     space, scale, time, beta = (a.astype(dtype) for a in (space, scale, time, beta))
     results: Any = _conv.conv_center(
-        x, space, scale, time, beta, as_kappa(kappa, dtype), strides, pads
+        x, space, scale, time, beta, kappa_beside(x, kappa), strides, pads
     )
     return results[0], lax.stop_gradient(results[1])
 
@@ -276,7 +271,7 @@ def weight_norm(direction: ArrayLike, gain: ArrayLike) -> Array:
     return (divide(g.astype(dtype), size) * a.astype(dtype)).astype(jnp.result_type(a, g))
 
 
-def lorentzian(h: Callable[[Array], Array]) -> Callable[[ArrayLike, ArrayLike], Array]:
+def lorentzian(h: Activation) -> Callable[[ArrayLike, ArrayLike], Array]:
     """Make the Lorentzian activation of h, `asinh(s h(sinh(s x)/s))/s`, for signed distances.
 
     Where sinh would overflow, h is continued by its power law there (its value and logarithmic
@@ -295,9 +290,8 @@ def lorentzian(h: Callable[[Array], Array]) -> Callable[[ArrayLike, ArrayLike], 
 
     def activation(x: ArrayLike, kappa: ArrayLike) -> Array:
         x = as_array("x", x, min_ndim=0)
-        dtype = compute_dtype(x.dtype)
-        kappa = as_kappa(kappa, dtype, x.shape)
-        return _lorentzian(h, x.astype(dtype), kappa).astype(x.dtype)
+        kappa = kappa_beside(x, kappa, x.shape)
+        return _lorentzian(h, x.astype(kappa.dtype), kappa).astype(x.dtype)
 
     return activation
 
@@ -333,8 +327,8 @@ def mlr(x: ArrayLike, normals: Normals, kappa: ArrayLike, scale: str | None = "i
     Returns:
         Logits `(..., classes)`.
 
-    >>> v = hyperplane.normals(jnp.eye(3), jnp.zeros(3), 1.0)
-    >>> functional.mlr(jnp.zeros((8, 3)), v, 1.0).shape
-    (8, 3)
+    >>> v = hyperplane.normals(jnp.array([[1.0], [0.0]]), jnp.zeros(1), 1.0)
+    >>> print(functional.mlr(jnp.array([0.75, 0.0]), v, 1.0))
+    [0.6931]
     """
     return signed_distance(x, normals, kappa, scale)

@@ -173,9 +173,10 @@ def translate(p: ArrayLike, x: ArrayLike, kappa: ArrayLike) -> Array:
     Returns:
         Points `(..., D)`.
 
-    >>> p = jnp.array([0.75, 0.0])
-    >>> print(geometry.translate(p, jnp.array([0.0, 2.0]), 1.0))
-    [1.6771 2.    ]
+    >>> p, x = jnp.array([0.75, 0.0]), jnp.array([0.0, 2.0])
+    >>> there = geometry.translate(p, x, 1.0)
+    >>> print(there, abs(geometry.translate(-p, there, 1.0)))
+    [1.6771 2.    ] [0. 2.]
     """
     return translations.boost(p, x, kappa)
 

@@ -58,9 +58,9 @@ class Normals:
         excess: how far |theta| exceeds the angle at which it is cut, shape `(out,)`; the true
             normal is `e^excess (time, space)` (D66). None stands for 0.
 
-    >>> v = hyperplane.Normals(jnp.zeros(4), jnp.eye(4))  # coordinate planes, through the origin
-    >>> hyperplane.signed_distance(jnp.ones((8, 4)), v, 1.0).shape
-    (8, 4)
+    >>> v = hyperplane.normals(jnp.array([[0.6], [0.8]]), jnp.array([-1.0]), 1.0)
+    >>> v.time.shape, v.space.shape, v.length.shape
+    ((1,), (2, 1), (1,))
     """
 
     time: Array

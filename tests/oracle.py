@@ -14,23 +14,18 @@ from pathlib import Path
 import mpmath as mp
 import numpy as np
 
+from lorentz_jax import geometry
 from lorentz_jax.bench.numerics import truth
 from lorentz_jax.bench.numerics.cases import CASES
-from lorentz_jax.bench.numerics.truth import combine, dot, lorentz_norm, minkowski
+from lorentz_jax.bench.numerics.truth import combine, dot, minkowski
 
-__all__ = ["combine", "dot", "lorentz_norm", "minkowski"]
+__all__ = ["combine", "dot", "minkowski"]
 
 # --- textbook formulas (ambient): those of `bench.numerics.truth`, by the names of the tests ---
 
-euclidean_norm, mp_time, mp_lift, mp_lift_tangent = (
-    truth.length,
-    truth.time,
-    truth.point,
-    truth.tangent,
-)
+euclidean_norm, mp_time, mp_lift = truth.length, truth.time, truth.point
 mp_dist, mp_exp, mp_log = truth.distance, truth.exponential, truth.logarithm
 mp_transport, mp_translate, mp_normals = truth.transported, truth.translated, truth.normal
-mp_to_ball, mp_from_ball = truth.ball, truth.from_ball
 
 
 def mp_origin(dimension, kappa):
@@ -64,13 +59,9 @@ def mp_linear(X, rows, biases, kappa, activation=lambda a: a):
     return mp_lift(y, kappa)
 
 
-# --- the functions of `geometry`, on space parts: those of the table of `bench.numerics` --------
+# The functions of `geometry` on space parts, with their own signatures.
+SPACE = {name: CASES[name].truth for name in geometry.__all__ if name not in ("centroid", "drop")}
 
-SPACE = {
-    name: case.truth
-    for name, case in CASES.items()
-    if case.module == "geometry" and name not in ("centroid", "translate back")
-}
 # --- evaluation on arrays -------------------------------------------------------------------
 
 

@@ -15,6 +15,9 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 
+Activation = Callable[[Array], Array]
+"""An elementwise function."""
+
 Parameters = ParamSpec("Parameters")
 
 
@@ -72,6 +75,11 @@ def as_kappa(kappa: Any, dtype: Any, batch_shape: tuple[int, ...] | None = ()) -
                 f"{tuple(batch_shape)} (all axes but the coordinates)"
             )
     return jax.lax.convert_element_type(kappa, dtype)
+
+
+def kappa_beside(x: Array, kappa: Any, batch_shape: tuple[int, ...] = ()) -> Array:
+    """`as_kappa` in the dtype that x is computed in."""
+    return as_kappa(kappa, compute_dtype(x.dtype), batch_shape)
 
 
 def along_batch(kappa: Array) -> Array:

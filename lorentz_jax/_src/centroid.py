@@ -12,18 +12,11 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
+from lorentz_jax._src import scalars
 from lorentz_jax._src.arguments import along_batch, as_array, as_kappa, compute_dtype, concrete
 from lorentz_jax._src.charts import scaled_time
 from lorentz_jax._src.pairs import directions, dot
-from lorentz_jax._src.scalars import (
-    binary_scale,
-    direction,
-    divide,
-    hypot,
-    product_difference,
-    safe_norm,
-    split,
-)
+from lorentz_jax._src.scalars import direction, divide, hypot, safe_norm, split
 
 
 class _Frame(NamedTuple):
@@ -60,11 +53,11 @@ def _frame(x, kappa, weights):
     unit = direction(anchor, safe_norm(anchor, keepdims=True))
     along = dot(unit, x)
     # Any multiple of the anchor may be taken off before projecting. An equal point leaves 0.
-    scale = binary_scale(anchor)
+    scale = scalars.binary_scale(anchor)
     share = divide(along / scale, safe_norm(anchor / scale, keepdims=True))
     near = jnp.abs(share - 1) < 2.0**-4
-    apart = scale * product_difference(jnp.ones_like(x), x / scale, share, anchor / scale)
-    across = split(unit, jnp.where(near, x - anchor, apart))[1]
+    apart = scalars.product_difference(jnp.ones_like(x), x / scale, share, anchor / scale)
+    across = split(unit, jnp.where(near, x - anchor, scale * apart))[1]
     ahead, along = along >= 0, s * along
     larger = xt + jnp.where(ahead, along, -along)
     floor = hypot(s * safe_norm(across, keepdims=True), jnp.ones_like(xt))
@@ -212,4 +205,4 @@ def centroid(
 def _centroid(x, kappa, weights):
     # Sums of weights of order 1 do not overflow where the points do not.
     most = jnp.sum(weights, axis=-2, keepdims=True)
-    return average(x, kappa, weights / binary_scale(most, (-1, -2)))
+    return average(x, kappa, weights / scalars.binary_scale(most, (-1, -2)))

@@ -31,6 +31,8 @@ ALIASES = {
     "logmap0": "log0",
     "ptransp": "transport",
     "ptransp0": "transport_from_origin",
+    "transp": "transport",
+    "transp0": "transport_from_origin",
 }
 
 
