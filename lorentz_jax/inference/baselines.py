@@ -155,7 +155,7 @@ def poincare_head(x, arrays, *, kappa):
 
 
 def midpoint_norm(x, arrays, *, kappa):
-    """`poincare.midpoint_norm` with constant statistics."""
+    """`variance.midpoint_norm` with constant statistics."""
     return variance.midpoint_norm(x, kappa=kappa, **arrays)[0]
 
 
