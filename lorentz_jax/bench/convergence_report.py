@@ -9,19 +9,11 @@ import numpy as np
 from matplotlib.ticker import MaxNLocator
 from rich.table import Table
 
+from lorentz_jax.bench import style
 from lorentz_jax.bench.convergence import DEFAULTS, Method, Settings, fit
-from lorentz_jax.bench.style import (
-    COLOURS,
-    LOOKS,
-    add_legend,
-    finish,
-    make_console,
-    make_panels,
-    make_table,
-)
 from lorentz_jax.bench.timing import environment, environment_line
 
-_LOOKS = LOOKS | {"fgg, exact": {"color": COLOURS[2], "marker": "."}}
+_LOOKS = style.LOOKS | {"fgg, exact": {"color": style.COLOURS[2], "marker": "."}}
 
 
 def study(methods: Mapping[str, Method], settings: Settings = DEFAULTS) -> dict[str, Any]:
@@ -50,7 +42,7 @@ def study(methods: Mapping[str, Method], settings: Settings = DEFAULTS) -> dict[
 
 def run(methods: Mapping[str, Method], settings: Settings = DEFAULTS) -> dict[str, Any]:
     """Run `study` and print its table."""
-    results, console = study(methods, settings), make_console()
+    results, console = study(methods, settings), style.make_console()
     console.print(environment_line(results["environment"]))
     console.print(table(results))
     return results
@@ -60,7 +52,7 @@ def table(results: dict[str, Any]) -> Table:
     """Make a row for each distance: the median number of steps over the starts, with its range."""
     curves, cap = results["curves"].values(), results["settings"]["cap"]
     title = f"steps to fit a hyperplane ({results['seconds']:.0f} s)"
-    out = make_table(title, "distance", *(curve["label"] for curve in curves), left=0)
+    out = style.make_table(title, "distance", *(curve["label"] for curve in curves), left=0)
     for index, distance in enumerate(results["settings"]["distances"]):
         cells = []
         for curve in curves:
@@ -88,27 +80,27 @@ def plot(results: dict[str, Any], path: Any) -> None:
     """
     settings = results["settings"]
     distances, cap = np.array(settings["distances"]), settings["cap"]
-    figure, [[axes]] = make_panels(3.5, 2.9)
+    figure, [[axes]] = style.make_panels(3.5, 2.9)
     for name, curve in results["curves"].items():
-        look = _LOOKS.get(name, {"color": COLOURS[5], "marker": "v"})
+        look = _LOOKS.get(name, {"color": style.COLOURS[5], "marker": "v"})
         steps, missed = np.array(curve["iterations"]), _missed(curve)
         shown = np.cumsum(missed) <= 1
         beyond, middle = shown & missed, np.median(steps, axis=0)
         band = steps.min(axis=0)[shown], steps.max(axis=0)[shown]
         axes.fill_between(distances[shown], *band, color=look["color"], alpha=0.3, linewidth=0)
-        style = look | {"markersize": 3.5, "linewidth": 1.2}
+        marks = look | {"markersize": 3.5, "linewidth": 1.2}
         line = {"linestyle": "--" if "," in name else "-", "label": curve["label"]}
-        axes.plot(distances[shown], middle[shown], **style, **line)
+        axes.plot(distances[shown], middle[shown], **marks, **line)
         hollow = {"linestyle": "none", "markerfacecolor": "white"}
-        axes.plot(distances[beyond], middle[beyond], **style, **hollow)
-    axes.axhline(cap, color=COLOURS[0], linewidth=0.8, linestyle=":", zorder=0)
+        axes.plot(distances[beyond], middle[beyond], **marks, **hollow)
+    axes.axhline(cap, color=style.COLOURS[0], linewidth=0.8, linestyle=":", zorder=0)
     where = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "ha": "right"}
     axes.annotate(f"given up after {cap:,} steps", (1, cap), (-3, 3), fontsize=7, **where)
     axes.set_yscale("log")
     axes.set_ylim(top=2.2 * cap)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    finish(
+    style.finish(
         axes, "geodesic distance of the target", f"steps to come within {settings['tolerance']:g}"
     )
-    add_legend(axes, 7, loc="lower right")
+    style.add_legend(axes, 7, loc="lower right")
     figure.savefig(path, dpi=200)

@@ -1,5 +1,6 @@
 """Every notebook runs from a clean kernel without complaint, and is stored with its outputs."""
 
+import itertools
 import json
 import os
 import re
@@ -33,13 +34,13 @@ def text_of(output):
 
 def complaints(notebook):
     """Errors, anything on standard error, and warnings, as `(cell, text)`."""
-    found = []
+    complaints = []
     for number, cell in enumerate(code_cells(notebook)):
         for output in cell["outputs"]:
             loud = output["output_type"] == "error" or output.get("name") == "stderr"
             if loud or "Warning" in text_of(output):
-                found.append((number, json.dumps(output)[:500]))
-    return found
+                complaints.append((number, json.dumps(output)[:500]))
+    return complaints
 
 
 def test_there_are_notebooks():
@@ -60,6 +61,19 @@ def test_outputs_are_stored_and_belong_to_no_machine(path):
         output["data"]["image/png"] = ""
     assert PATH.findall(json.dumps(notebook)) == []
     assert path.stat().st_size < 400_000
+
+
+@each
+def test_it_is_a_page_with_one_title_and_described_pictures(path):
+    notebook = load(path)
+    texts = ["".join(c["source"]) for c in notebook["cells"] if c["cell_type"] == "markdown"]
+    levels = [len(mark) for text in texts for mark in re.findall(r"^(#+) ", text, re.MULTILINE)]
+    assert texts[0].startswith("# ")
+    assert levels.count(1) == 1
+    assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
+    for cell in code_cells(notebook):
+        if any("image/png" in output.get("data", {}) for output in cell["outputs"]):
+            assert cell["metadata"]["mystnb"]["image"]["alt"]
 
 
 @each

@@ -40,14 +40,8 @@ LOW = 2
 """Largest level of `grid.spread` with at most 48 coordinates."""
 OWED = 8.0
 """An error of so many ulps beyond what the conditioning allows is one to explain."""
-_COLUMNS = {
-    "worst": "worst",
-    "limit": "limit",
-    "median": "median",
-    "beyond_low": "beyond",
-    "beyond": "D>48",
-    "nonfinite": "bad",
-}
+_COLUMNS = ("worst", "limit", "median", "beyond_low", "beyond", "nonfinite")
+_TITLES = ("worst", "limit", "median", "beyond", "D>48", "bad")
 _PARTS = ("value", "gradient")
 
 
@@ -274,7 +268,7 @@ def run(
 def table(dtype: str, results: dict[str, Any]) -> Table:
     """Make a row for each function: errors of its values, then of its gradients."""
     title = f"{dtype}, errors in ulps of values and of gradients ({results['seconds']:.0f} s)"
-    out = make_table(title, "", *_COLUMNS.values(), *_COLUMNS.values())
+    out = make_table(title, "", *_TITLES, *_TITLES)
     for row in results["tables"][dtype]:
         out.add_row(row["name"], *(_cell(row[part], key) for part in _PARTS for key in _COLUMNS))
     return out
