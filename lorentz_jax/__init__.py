@@ -15,7 +15,6 @@ if TYPE_CHECKING:
         ambient,
         bench,
         data,
-        figures,
         functional,
         geometry,
         hyperplane,
@@ -32,7 +31,6 @@ __all__ = [
     "ambient",
     "bench",
     "data",
-    "figures",
     "functional",
     "geometry",
     "hyperplane",
@@ -47,7 +45,6 @@ __all__ = [
 _EXTRAS = {
     "bench": "bench",
     "data": "train",
-    "figures": "notebooks",
     "inference": "train",
     "models": "nn",
     "nn": "nn",

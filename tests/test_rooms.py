@@ -18,7 +18,6 @@ LEVELS = [
     {"inference"},
     {"training"},
     {"bench"},
-    {"figures"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
 

@@ -6,8 +6,8 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from lorentz_jax.figures import boundaries
-from lorentz_jax.figures.boundaries import chen_unit, level_curve, lorentz_unit
+from notebooks.figures import boundaries
+from notebooks.figures.boundaries import chen_unit, level_curve, lorentz_unit
 from tests import oracle
 
 W, B = (0.9, -1.4), 0.7

@@ -6,7 +6,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from lorentz_jax.figures import construction
+from notebooks.figures import construction
 from tests import oracle
 
 W, B = (0.8, -0.6), 0.45

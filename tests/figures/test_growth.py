@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from lorentz_jax import functional, geometry
-from lorentz_jax.figures import growth, growth_report
-from lorentz_jax.figures.growth import Trace, least_updates, reach, settled_ratio, trace
-from lorentz_jax.figures.tree_shapes import (
+from lorentz_jax.hyperplane import normals
+from lorentz_jax.models import chen
+from notebooks.figures import growth, growth_report
+from notebooks.figures.growth import Trace, least_updates, reach, settled_ratio, trace
+from notebooks.figures.tree_shapes import (
     depths,
     least_radius,
     regular_tree,
@@ -18,8 +20,6 @@ from lorentz_jax.figures.tree_shapes import (
     tree_points,
     tree_size,
 )
-from lorentz_jax.hyperplane import normals
-from lorentz_jax.models import chen
 from tests.conftest import KAPPAS
 
 

@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lorentz_jax.figures import layer_cache
 from lorentz_jax.functional import linear
 from lorentz_jax.hyperplane import normals
+from notebooks.figures import layer_cache
 
 
 @pytest.mark.parametrize("size", [0.3, 3.0])

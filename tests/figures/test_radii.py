@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from lorentz_jax import models
-from lorentz_jax.figures import radii
-from lorentz_jax.figures.radii import Profile
 from lorentz_jax.training.state import init_network, merge
+from notebooks.figures import radii
+from notebooks.figures.radii import Profile
 
 KAPPA = 0.5
 # Compiling takes most of the time.

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from lorentz_jax.figures import table1
-from lorentz_jax.figures.table1 import open_run, read_run
 from lorentz_jax.training.config import TrainConfig
+from notebooks.figures import table1
+from notebooks.figures.table1 import open_run, read_run
 
 
 def write(root, accuracy, **fields):

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from lorentz_jax.figures import tour
+from notebooks.figures import tour
 
 
 def test_geodesics_in_the_charts(kappa):

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from lorentz_jax import geometry
-from lorentz_jax.figures import tree_shapes, trees, trees_report, trees_study
-from lorentz_jax.figures.tree_shapes import distortions, mean_average_precision, regular_tree
-from lorentz_jax.figures.trees import Settings, train
-from lorentz_jax.figures.trees_study import PAIR, fit_laws, tuned
 from lorentz_jax.hyperplane import normals
+from notebooks.figures import tree_shapes, trees, trees_report, trees_study
+from notebooks.figures.tree_shapes import distortions, mean_average_precision, regular_tree
+from notebooks.figures.trees import Settings, train
+from notebooks.figures.trees_study import PAIR, fit_laws, tuned
 from tests import oracle
 
 ROOT = Path(__file__).parents[2]

@@ -38,10 +38,7 @@ def derivatives(function):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("function", "truth", "extra"),
-    [
-        (scalars.sinhc, mp_sinhc, (40, 80)),
-        (scalars.asinhc, mp_asinhc, (1e3, 1e10, 1e18)),
-    ],
+    [(scalars.sinhc, mp_sinhc, (40, 80)), (scalars.asinhc, mp_asinhc, (1e3, 1e10, 1e18))],
 )
 def test_sinhc_and_asinhc(x64, function, truth, extra, dtype):
     """Derivative `order` to about 2^order digits less than the value: the far forms cancel."""

@@ -21,9 +21,10 @@ from matplotlib.figure import Figure
 
 from lorentz_jax.bench import style
 from lorentz_jax.bench.style import COLOURS
-from lorentz_jax.figures.table1 import Trained
 from lorentz_jax.training.diagnostics import make_radius_step, with_convolutions
 from lorentz_jax.training.state import Arrays
+
+from .table1 import Trained
 
 __all__ = ["Profile", "of_runs", "plot", "profile"]
 

@@ -9,7 +9,8 @@ from matplotlib.lines import Line2D
 
 from lorentz_jax.bench import style
 from lorentz_jax.bench.style import COLOURS, LINES, LOOKS
-from lorentz_jax.figures.growth import LABELS, Ascent, Reach, Trace, settled_ratio
+
+from .growth import LABELS, Ascent, Reach, Trace, settled_ratio
 
 __all__ = ["plot_ascent", "plot_counts", "plot_reach", "plot_traces"]
 

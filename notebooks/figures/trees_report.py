@@ -14,9 +14,10 @@ from matplotlib.ticker import NullFormatter
 from lorentz_jax import geometry
 from lorentz_jax.bench import style
 from lorentz_jax.bench.style import COLOURS, LOOKS
-from lorentz_jax.figures.tree_shapes import check_parents, depths
-from lorentz_jax.figures.trees import LABELS, Quality
-from lorentz_jax.figures.trees_study import better, laws, tuned
+
+from .tree_shapes import check_parents, depths
+from .trees import LABELS, Quality
+from .trees_study import better, laws, tuned
 
 __all__ = [
     "draw_tree",

@@ -8,7 +8,7 @@ five-fold smaller steps at three of them:
         python train.py --dataset cifar$data --data-dir ~/data --recipe paper-cifar$data \
             --model $model --seed $seed
     done; done; done
-    python -m lorentz_jax.figures.table1 runs/*
+    python -m notebooks.figures.table1 runs/*
 
 How long that takes was not measured. `notebooks/README.md` has the table in the size of a test.
 """

@@ -9,7 +9,7 @@ Learning rates are tuned on a grid for each layer: either one rate serves every 
 where it is set before the depth is known), or each size has its best. `STUDIES` takes long, and
 notebook 5 shows what this command stored:
 
-    python -m lorentz_jax.figures.trees_study notebooks/5_trees.json
+    python -m notebooks.figures.trees_study notebooks/5_trees.json
 """
 
 import itertools
@@ -30,9 +30,10 @@ from scipy.optimize import least_squares
 from lorentz_jax.bench.convergence import check_name
 from lorentz_jax.bench.style import make_console, make_table
 from lorentz_jax.bench.timing import environment
-from lorentz_jax.figures.growth import each
-from lorentz_jax.figures.tree_shapes import regular_tree, tree_distances
-from lorentz_jax.figures.trees import DEFAULTS, LABELS, LAYERS, Settings, apart, quality, train
+
+from .growth import each
+from .tree_shapes import regular_tree, tree_distances
+from .trees import DEFAULTS, LABELS, LAYERS, Settings, apart, quality, train
 
 __all__ = [
     "PAIR",

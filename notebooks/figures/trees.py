@@ -25,9 +25,10 @@ from jax import Array
 from lorentz_jax import functional, geometry
 from lorentz_jax._src.scalars import safe_norm
 from lorentz_jax.bench.convergence import check_name, run_compiled
-from lorentz_jax.figures import growth
-from lorentz_jax.figures.tree_shapes import distortions, mean_average_precision, tree_distances
 from lorentz_jax.hyperplane import normals
+
+from . import growth
+from .tree_shapes import distortions, mean_average_precision, tree_distances
 
 __all__ = [
     "DEFAULTS",

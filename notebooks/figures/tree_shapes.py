@@ -50,7 +50,7 @@ def mammals() -> tuple[list[str], np.ndarray]:
     `mammals.csv` holds a line for each species: order, family, genus, epithet. It was written for
     this package and has its licence.
     """
-    text = files("lorentz_jax.figures").joinpath("mammals.csv").read_text(encoding="utf-8")
+    text = files(__package__).joinpath("mammals.csv").read_text(encoding="utf-8")
     names, parents = ["Mammalia"], [-1]
     nodes: dict[tuple[str, ...], int] = {(): 0}
     for row in csv.reader(text.splitlines()[1:]):
