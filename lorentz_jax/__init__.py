@@ -45,7 +45,7 @@ __all__ = [
 _EXTRAS = {
     "bench": "bench",
     "data": "train",
-    "inference": "train",
+    "inference": "nn",
     "models": "nn",
     "nn": "nn",
     "optim": "nn",
