@@ -15,17 +15,9 @@ from lorentz_jax.models import MODELS, HCNNPaperResNet, LorentzResNet, build_mod
 from lorentz_jax.training.config import TrainConfig
 from lorentz_jax.training.optimiser import make_optimiser
 from lorentz_jax.training.state import merge, split
+from tests.compiled import quick_jit
 from tests.oracle import assert_close, golden
 from tests.reference import channels_last, pull_back, reference_name, space
-
-# Compiling takes nearly all of the time here, so it is told to make less of an effort.
-quick = functools.partial(
-    jax.jit,
-    compiler_options={
-        "xla_backend_optimization_level": 0,
-        "xla_llvm_disable_expensive_passes": True,
-    },
-)
 
 pytestmark = pytest.mark.slow  # whole networks are compiled here
 
@@ -89,7 +81,7 @@ def test_golden_block(name):
     params, stats = (reference_arrays(data, "sd/", arrays) for arrays in like)
     x, cotangent, grad_x = (channels_last(data[key]) for key in ("x", "R", "grad_x"))
 
-    @quick
+    @quick_jit
     def run(params, stats, x):
         def loss(params, x):
             block = merge(graphdef, params, stats)
@@ -112,7 +104,7 @@ def test_golden_block(name):
 def resnet_runner(name):
     graphdef, params, stats = split(network(name, (1, 1, 1, 1)))
 
-    @quick
+    @quick_jit
     def train(params, stats, x, labels):
         def loss(params):
             model = merge(graphdef, params, stats)
@@ -122,7 +114,7 @@ def resnet_runner(name):
         (value, (logits, after)), grads = jax.value_and_grad(loss, has_aux=True)(params)
         return value, logits, after, grads
 
-    @quick
+    @quick_jit
     def evaluate(params, stats, x):
         return merge(graphdef, params, stats)(x, train=False)
 
@@ -141,7 +133,7 @@ def test_golden_resnet_and_three_training_steps(name):
         init="paper", kappa=1.0, lr=0.1, momentum=0.9, weight_decay=5e-4, schedule="constant"
     )
     optimiser = make_optimiser(config, params, steps_per_epoch=3)
-    state, update, losses = optimiser.init(params), quick(optimiser.update), []
+    state, update, losses = optimiser.init(params), quick_jit(optimiser.update), []
     for step, (x, labels) in enumerate(zip(images, data["labels"], strict=True)):
         loss, logits, stats, grads = train(params, stats, x, labels)
         losses.append(loss)
@@ -171,7 +163,7 @@ def test_a_step_is_finite_and_evaluation_knows_no_batch(name):
     x = jax.random.normal(jax.random.key(1), (4, 6, 6, 2)).at[0].set(0)  # one blank image
     labels = jnp.arange(4, dtype=jnp.int32)
 
-    @quick
+    @quick_jit
     def step(params, stats):
         def loss(params):
             model = merge(graphdef, params, stats)
@@ -182,7 +174,7 @@ def test_a_step_is_finite_and_evaluation_knows_no_batch(name):
         moved = {path: params[path] - 0.1 * grads[path] for path in params}
         return value, logits, after, moved
 
-    evaluate = quick(lambda params, stats, x: merge(graphdef, params, stats)(x, train=False))
+    evaluate = quick_jit(lambda params, stats, x: merge(graphdef, params, stats)(x, train=False))
     first, logits, after, moved = step(params, stats)
     assert logits.shape == (4, 5)
     assert logits.dtype == x.dtype
@@ -200,7 +192,9 @@ def test_a_step_is_finite_and_evaluation_knows_no_batch(name):
 def test_an_all_zero_batch_has_finite_gradients(name):
     graphdef, params, stats = split(model_of(name, stages=(1,)))
     x = jnp.zeros((2, 4, 4, 2))
-    gradient = quick(jax.grad(lambda p, x: merge(graphdef, p, stats)(x, train=True).sum(), (0, 1)))
+    gradient = quick_jit(
+        jax.grad(lambda p, x: merge(graphdef, p, stats)(x, train=True).sum(), (0, 1))
+    )
     grads, grad_x = gradient(params, x)
     assert all(jnp.isfinite(value).all() for value in (*grads.values(), grad_x))
 
