@@ -1,25 +1,53 @@
-"""Every test runs with strict dtype promotion and stops at the first NaN."""
+"""Every test runs with strict dtype promotion and stops at the first NaN.
 
+Compiling takes most of the time, so it makes less of an effort than for users, and every process
+reads what another has compiled. Set `FULL_OPTIMISATION` in the environment for what users get.
+"""
+
+import gc
 import os
+import tempfile
 from importlib.metadata import version
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Compiling takes most of the time of these tests, and this halves it. A jaxlib stops at flags that
-# it does not know, as later ones do at these; there the tests run as users compile.
-if version("jaxlib").startswith("0.10."):
+# A jaxlib stops at flags that it does not know; where these are not known to be known, the tests
+# run as users compile.
+if version("jaxlib") == "0.10.2" and not os.environ.get("FULL_OPTIMISATION"):
     os.environ.setdefault(
         "XLA_FLAGS",
-        "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0"
-        " --xla_llvm_disable_expensive_passes=true",
+        "--xla_cpu_opt_preset=FAST_COMPILE --xla_cpu_use_fusion_emitters=false"
+        " --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+        " --xla_cpu_parallel_codegen_split_count=1",
     )
+# The first process makes a folder, and those that it starts inherit it.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    _cache = tempfile.TemporaryDirectory(prefix="lorentz-jax-tests-")
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = _cache.name
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 import jax
 import pytest
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_debug_nans", True)
+gc.set_threshold(50_000, 20, 20)  # tracing makes millions of objects and little garbage
 
 KAPPAS = (0.1, 1.0, 2.5)
+
+
+def pytest_collection_finish():
+    """Modules stay: nothing in them is worth looking at again."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Tests of one file share compiled functions and fixtures, so one process takes them all."""
+    from xdist.scheduler import LoadFileScheduling
+
+    return LoadFileScheduling(config, log) if config.getoption("dist") == "load" else None
 
 
 @pytest.fixture

@@ -17,6 +17,8 @@ KINDS = {
     "exp": "pt", "tangent_norm": "pt", "transport_to_origin": "pt", "transport_from_origin": "po",
     "transport": "ppt", "tangent_inner": "ptt",
 }  # fmt: skip
+# Their results have no coordinate axis.
+SCALARS = ("time", "dist0", "inner", "dist", "tangent_inner", "tangent_norm")
 
 
 def polar(radius, angle, kappa, dtype):
@@ -96,19 +98,21 @@ def run(name, arrays, kappa, cotangent=None):
     """Value and gradients (of `sum(cotangent * value)`) of one function, as NumPy arrays.
 
     All is padded to one shape, so that a function compiles once a dtype in the whole run:
-    with coordinates 0, which change nothing, and with copies of the last row.
+    with coordinates 0, which change nothing, and with copies of the last row. float32 runs as it
+    does for users, without 64 bits.
     """
     kappa = np.broadcast_to(np.asarray(kappa, arrays[0].dtype), arrays[0].shape[:-1])
     rows, columns = arrays[0].shape
     more = name == "lift"
+    shape = (rows,) if name in SCALARS else (rows, columns + more)
 
     def pad(x, width=COLUMNS):
         x = np.pad(x, [(0, ROWS - rows)] + [(0, 0)] * (x.ndim - 1), mode="edge")
         return x if x.ndim == 1 else np.pad(x, [(0, 0), (0, width - x.shape[1])])
 
-    shape = jax.eval_shape(getattr(geometry, name), *arrays, kappa).shape
     cotangent = np.ones(shape, kappa.dtype) if cotangent is None else cotangent
-    with jax.debug_nans(False):  # the tests look for themselves
+    # The tests look for NaN themselves.
+    with jax.debug_nans(False), jax.enable_x64(kappa.dtype == np.float64):
         value, gradients = _compiled(name)(
             tuple(map(pad, arrays)), pad(kappa), pad(cotangent, COLUMNS + more)
         )
@@ -121,3 +125,10 @@ def run(name, arrays, kappa, cotangent=None):
 def call(name, arrays, kappa):
     """The value alone."""
     return run(name, arrays, kappa)[0]
+
+
+class Compiled:
+    """The functions of `geometry` on arrays `(N, D)`, through `call`."""
+
+    def __getattr__(self, name):
+        return lambda *arguments: call(name, arguments[:-1], arguments[-1])

@@ -8,10 +8,9 @@ import pytest
 from lorentz_jax import geometry
 from lorentz_jax._src.arguments import as_array, as_kappa, operation
 from tests.oracle import SPACE, assert_close, evaluate
-from tests.samples import KINDS, Grid
+from tests.samples import KINDS, SCALARS, Grid
 
 F32 = np.float32
-SCALARS = ("time", "dist0", "inner", "dist", "tangent_inner", "tangent_norm")
 
 
 def functions():

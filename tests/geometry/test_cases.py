@@ -110,26 +110,30 @@ def test_one_kappa_a_point(shape):  # whatever the batch, and where D + 1 equals
         geometry.dist(x, y, np.ones((5, *shape), F32))
 
 
+centroid = quick_jit(geometry.centroid)
+
+
 @usual
 @both
 def test_centroids_of_far_points(dtype, rtol):
     radii = (1e-6, 1, 20, 60) if dtype == F32 else (1e-6, 1, 60, 300)
     x, kappa = around(radii, dtype)
-    compiled = quick_jit(geometry.centroid)
-    assert_close(compiled(np.stack([x, x, x], 1), kappa), x, 2 * rtol)
-    assert_close(compiled(np.stack([x], 1), kappa), x, 2 * rtol)
-    middle = compiled(np.stack([x, -x], 1), kappa)
+    assert_close(centroid(np.stack([x, x, x], 1), kappa), x, 2 * rtol)
+    assert_close(centroid(np.stack([x], 1), kappa), x, 2 * rtol)
+    middle = centroid(np.stack([x, -x], 1), kappa)
     assert np.max(np.abs(middle) * np.sqrt(kappa)[:, None]) < 1e-6
+
+
+kappa_slope = jax.jit(jax.grad(lambda k, x, y: geometry.dist(x, y, k)))
 
 
 @usual
 @pytest.mark.parametrize("kappa", KAPPAS)
 def test_gradient_in_kappa(kappa):  # also under jit, of a dtype of its own, at coincidence
     x = np.array([0.75, 0], F64) / np.sqrt(kappa)
-    slope = jax.jit(jax.grad(lambda k, y: geometry.dist(y, x, k)))
     want = (0.6 - np.log(2)) / (2 * kappa * np.sqrt(kappa))
-    np.testing.assert_allclose(slope(kappa, 0 * x), want, rtol=1e-13)
-    assert slope(kappa, x) == 0
+    np.testing.assert_allclose(kappa_slope(kappa, 0 * x, x), want, rtol=1e-13)
+    assert kappa_slope(kappa, x, x) == 0
 
 
 def a_unit(x, w, b, kappa):

@@ -1,5 +1,7 @@
 """The fused block against the plain functions in float64, where autodiff is the oracle."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +9,7 @@ import pytest
 
 from lorentz_jax import functional
 from lorentz_jax.hyperplane import factored_normals, normals
+from tests.compiled import quick_jit
 
 GEOMETRIES = [((3, 3), 1, None), ((3, 3), 2, ((0, 1), (2, 1))), ((1, 1), 2, None)]
 
@@ -27,23 +30,40 @@ def fast(x, w, b, beta, kappa, strides, padding):
     return functional.conv_center(x, normals(w, b, kappa), beta, kappa, strides, padding)
 
 
+def plain_weight_norm(x, a, g, b, beta, kappa, strides, padding):
+    return plain(x, functional.weight_norm(a, g), b, beta, kappa, strides, padding)
+
+
+def factored(x, a, g, b, beta, kappa, strides, padding):
+    planes, scale = factored_normals(a, g, b, kappa)
+    return functional.conv_center(x, planes, beta, kappa, strides, padding, scale)
+
+
+@functools.partial(quick_jit, static_argnums=(0, 1, 2))
+def outputs_and_gradients(function, strides, padding, arguments, cotangent):
+    """Output and mean, and the gradients of the output against (a part of) the cotangent."""
+
+    def loss(*arguments):
+        out, mean = function(*arguments, strides, padding)
+        return jnp.sum(cotangent[:, : out.shape[1], : out.shape[2]] * out), (out, mean)
+
+    every = tuple(range(len(arguments)))
+    gradients, outputs = jax.grad(loss, every, has_aux=True)(*arguments)
+    return *outputs, gradients
+
+
+COTANGENT = np.random.default_rng(1).normal(size=(2, 8, 8, 4))
+
+
 @pytest.mark.parametrize(("window", "strides", "padding"), GEOMETRIES)
 def test_value_mean_and_every_gradient(x64, kappa, window, strides, padding):
     arguments = (*arrays(window), kappa)
-    (want, mean), (got, fast_mean) = (f(*arguments, strides, padding) for f in (plain, fast))
+    (want, mean, right), (got, fast_mean, gradients) = (
+        outputs_and_gradients(f, strides, padding, arguments, COTANGENT) for f in (plain, fast)
+    )
     np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(fast_mean, mean, rtol=1e-12)
-    cotangent = jnp.asarray(np.random.default_rng(1).normal(size=want.shape))
-
-    def gradients(function):
-        def loss(*arguments):
-            return jnp.sum(cotangent * function(*arguments, strides, padding)[0])
-
-        return jax.jit(jax.grad(loss, argnums=(0, 1, 2, 3, 4)))(*arguments)
-
-    for name, a, b in zip(
-        ["x", "w", "b", "beta", "kappa"], gradients(fast), gradients(plain), strict=True
-    ):
+    for name, a, b in zip(["x", "w", "b", "beta", "kappa"], gradients, right, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-11 * np.abs(b).max(), err_msg=name)
 
 
@@ -53,23 +73,11 @@ def test_factored_normals_change_no_value_and_no_gradient(x64, kappa, window, st
     # scale's cotangent comes from the smaller of the two.
     x, direction, bias, beta = arrays(window)
     arguments = (x, direction, jnp.asarray([0.5, -1.5, 2.0, 0.8]), bias, beta, kappa)
-    cotangent = jnp.asarray(np.random.default_rng(1).normal(size=(2, 8, 8, 4)))
-
-    def weighted(out):
-        return jnp.sum(cotangent[:, : out.shape[1], : out.shape[2]] * out)
-
-    def wanted(x, a, g, b, beta, kappa):
-        return weighted(plain(x, functional.weight_norm(a, g), b, beta, kappa, strides, padding)[0])
-
-    def factored(x, a, g, b, beta, kappa):
-        planes, scale = factored_normals(a, g, b, kappa)
-        return weighted(functional.conv_center(x, planes, beta, kappa, strides, padding, scale)[0])
-
-    (value, got), (truth, want) = (
-        jax.jit(jax.value_and_grad(f, argnums=tuple(range(6))))(*arguments)
-        for f in (factored, wanted)
+    (value, _, got), (truth, _, want) = (
+        outputs_and_gradients(f, strides, padding, arguments, COTANGENT)
+        for f in (factored, plain_weight_norm)
     )
-    np.testing.assert_allclose(value, truth, rtol=1e-12)
+    np.testing.assert_allclose(value, truth, rtol=1e-12, atol=1e-12)
     for name, a, b in zip(["x", "a", "g", "b", "beta", "kappa"], got, want, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-11 * np.abs(b).max(), err_msg=name)
 
@@ -84,23 +92,16 @@ def test_float32_at_radius_10():
     a, b, beta = (random.normal(size=shape) for shape in ((1, 1, 3, 4), (4,), (4,)))
     arguments = (x, a, np.array([0.5, 1.0, 2.0, 0.8]), b, beta)
 
-    def factored(x, a, g, b, beta):
-        planes, scale = factored_normals(a, g, b, kappa)
-        return functional.conv_center(x, planes, beta, kappa, unit_scale=scale)[0]
-
-    def wanted(x, a, g, b, beta):
-        return plain(x, functional.weight_norm(a, g), b, beta, kappa, 1, None)[0]
-
     def both(function, arguments):
         def loss(*arguments):
-            out = function(*arguments)
+            out, _ = function(*arguments, kappa, 1, None)
             return jnp.mean(out * jnp.cos(jnp.arange(out.size, dtype=out.dtype)).reshape(out.shape))
 
-        return jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2, 3, 4)))(*arguments)
+        return quick_jit(jax.value_and_grad(loss, argnums=(0, 1, 2, 3, 4)))(*arguments)
 
     value, got = both(factored, [a.astype(np.float32) for a in arguments])
     with jax.enable_x64(True):
-        truth, want = both(wanted, arguments)
+        truth, want = both(plain_weight_norm, arguments)
     np.testing.assert_allclose(value, truth, rtol=1e-4)
     for name, one, other in zip(["x", "a", "g", "b", "beta"], got, want, strict=True):
         np.testing.assert_allclose(
@@ -110,18 +111,19 @@ def test_float32_at_radius_10():
 
 def test_the_returned_mean_carries_no_gradient(x64):
     arguments = (*arrays((3, 3)), 0.5)
-    gradient = jax.grad(lambda x: jnp.sum(fast(x, *arguments[1:], 1, None)[1]))(arguments[0])
-    assert not np.asarray(gradient).any()
+    mean = lambda x: jnp.sum(fast(x, *arguments[1:], 1, None)[1])  # noqa: E731
+    assert not np.asarray(quick_jit(jax.grad(mean))(arguments[0])).any()
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_half_precision_keeps_its_dtype_and_accuracy(dtype):
-    x, w, b, beta = arrays((3, 3), np.float32, scale=0.5)
-    want = plain(x, w, b, beta, 0.5, 1, None)[0]
-    loss = lambda x: jnp.sum(fast(x, w, b, beta, 0.5, 1, None)[0].astype(jnp.float32))  # noqa: E731
-    got = fast(x.astype(dtype), w, b, beta, 0.5, 1, None)[0]
+    x, *rest = arrays((3, 3), np.float32, scale=0.5)
+    rest = (*rest, np.float32(0.5))
+    want, *_ = outputs_and_gradients(plain, 1, None, (x, *rest), np.float32(COTANGENT))
+    half = jnp.asarray(COTANGENT, dtype)
+    got, _, (by_x, *_) = outputs_and_gradients(fast, 1, None, (x.astype(dtype), *rest), half)
     assert got.dtype == dtype
-    assert jax.grad(loss)(x.astype(dtype)).dtype == dtype
+    assert by_x.dtype == dtype
     tolerance = 8 * float(jnp.finfo(dtype).eps)
     np.testing.assert_allclose(
         got.astype(jnp.float32), want, rtol=0, atol=tolerance * float(jnp.abs(want).max())
@@ -129,11 +131,10 @@ def test_half_precision_keeps_its_dtype_and_accuracy(dtype):
 
 
 def test_gradient_at_the_origin_is_finite():
-    x, w, b, beta = (jnp.zeros_like(a) for a in arrays((3, 3), np.float32))
-    grads = jax.grad(lambda *a: jnp.sum(fast(*a, 1.0, 1, None)[0]), argnums=(0, 1, 2, 3))(
-        x, w, b, beta
-    )
-    assert all(np.isfinite(g).all() for g in grads)
+    zeros = [np.zeros(a.shape, np.float32) for a in arrays((3, 3), np.float32)]
+    arguments = (*zeros, np.float32(1))
+    *_, gradients = outputs_and_gradients(fast, 1, None, arguments, np.float32(COTANGENT))
+    assert all(np.isfinite(g).all() for g in gradients[:4])
 
 
 def test_bad_input_names_what_was_expected():

@@ -195,12 +195,9 @@ def test_a_step_is_finite_and_evaluation_knows_no_batch(name):
 def test_an_all_zero_batch_has_finite_gradients(name):
     graphdef, params, stats = split(model_of(name, stages=(1,)))
     x = jnp.zeros((2, 4, 4, 2))
-
-    @quick_jit
-    def gradient(params, x):
-        total = lambda p, x: merge(graphdef, p, stats)(x, train=True).sum()  # noqa: E731
-        return jax.grad(total, (0, 1))(params, x)
-
+    gradient = quick_jit(
+        jax.grad(lambda p, x: merge(graphdef, p, stats)(x, train=True).sum(), (0, 1))
+    )
     grads, grad_x = gradient(params, x)
     assert all(jnp.isfinite(value).all() for value in (*grads.values(), grad_x))
 

@@ -12,10 +12,14 @@ from flax import nnx
 
 from lorentz_jax import geometry
 from lorentz_jax.models import chen
-from tests.compiled import quick_jit
+from tests.compiled import jitted, quick_jit, run
 from tests.conftest import KAPPAS
 from tests.oracle import assert_close, evaluate, golden, mp_time
 from tests.reference import channels_last, pull_back, space
+
+linear = jitted(chen.linear)
+linear_relu = quick_jit(functools.partial(chen.linear, activation=jax.nn.relu))
+conv = quick_jit(chen.conv, static_argnames=("strides", "padding"))
 
 
 def case(kappa):
@@ -36,7 +40,7 @@ def golden_runner(relu, normalise):
     eps = 1e-5 if normalise else 0.0  # which the reference adds below its root
 
     @quick_jit
-    def run(x, W, b, scale, R, kappa):
+    def both(x, W, b, scale, R, kappa):
         def loss(x, W, b, scale):
             kernel, time, bias = split_weights(W, b, normalise)
             y = chen.linear(x, kernel, time, kappa, bias, scale if normalise else None)
@@ -47,7 +51,7 @@ def golden_runner(relu, normalise):
 
         return jax.value_and_grad(loss, (0, 1, 2, 3), has_aux=True)(x, W, b, scale)
 
-    return run
+    return both
 
 
 # The reference's other version of the layer ("theirs") is right at kappa = 1 alone.
@@ -61,8 +65,8 @@ def test_golden_values_and_gradients(kappa, name):
     data = case(kappa)
     b = np.zeros_like(data["lin_b"]) if "nobias" in name else data["lin_b"]
     values = {"x": space(data["lin_x"]), "W": data["lin_W"], "b": b, "scale": data["lin_scale"]}
-    run = golden_runner(name.startswith("chen"), "norm_" in name)
-    (_, (y, out)), grads = run(*values.values(), data["lin_R"], kappa)
+    both = golden_runner(name.startswith("chen"), "norm_" in name)
+    (_, (y, out)), grads = both(*values.values(), data["lin_R"], kappa)
     assert_close(out, data[f"{name}_y"], 1e-14, axis=None)
     if name.startswith("chen"):
         assert_close(y, space(data[f"{name}_y_noact"]), 1e-13)
@@ -73,25 +77,32 @@ def test_golden_values_and_gradients(kappa, name):
             assert_close(got, want, 1e-12, axis=tuple(range(want.ndim)), what=leaf)
 
 
+@quick_jit
+def reference_form(X, kernel, time, bias, R, kappa):
+    """The layer without normalisation; its output and the gradient by X."""
+
+    def loss(X):
+        out = chen.reference_linear(X, kernel, time, kappa, bias)
+        return jnp.sum(R * out), out
+
+    gradient, out = jax.grad(loss, has_aux=True)(X)
+    return out, gradient
+
+
 @pytest.mark.usefixtures("x64")
 def test_the_reference_form_reproduces_its_relu_after_the_time(kappa):
     data = case(kappa)
     kernel, time, bias = split_weights(data["lin_W"], data["lin_b"], False)
     X, want = data["lin_x"], data["chen_plain_bias_y"]
-
-    def loss(X):
-        out = chen.reference_linear(X, kernel, time, kappa, bias)
-        return jnp.sum(data["lin_R"] * out), out
-
-    (_, out), gradient = quick_jit(jax.value_and_grad(loss, has_aux=True))(X)
+    out, gradient = reference_form(X, kernel, time, bias, data["lin_R"], kappa)
     assert_close(out, want, 1e-14)
     assert_close(gradient, data["chen_plain_bias_grad_x"], 1e-12)
     with pytest.raises(ValueError, match="not a point of the hyperboloid"):
         geometry.drop(out, kappa)
-    meant = chen.linear(space(X), kernel, time, kappa, bias, activation=jax.nn.relu)
+    meant = linear_relu(space(X), kernel, time, kappa, bias)
     assert_close(meant, space(want), 1e-14, axis=None)
     normalised = split_weights(data["lin_W"], data["lin_b"], True)
-    out = chen.reference_linear(X, *normalised[:2], kappa, normalised[2], data["lin_scale"])
+    out = jitted(chen.reference_linear)(X, *normalised[:2], kappa, normalised[2], data["lin_scale"])
     assert_close(space(out), space(data["chen_norm_bias_y"]), 1e-14, axis=None)
 
 
@@ -145,17 +156,13 @@ def test_convolution_is_the_layer_of_each_patch_at_every_kappa(kappa, size, pad,
         ]
 
     want = evaluate(truth, flat, kappa=kappa).reshape(*shape, 3)
-    got = chen.conv(x, kernel, time, kappa, bias, strides=strides, padding=pad)
-    assert_close(got, want, 1e-13)
-    scale = jnp.asarray(0.7)
+    window = {"strides": strides, "padding": pad}
+    assert_close(conv(x, kernel, time, kappa, bias, **window), want, 1e-13)
     gate = np.concatenate([kernel, kernel[..., :1]], -1)
-    gated = chen.conv(
-        x, gate, np.append(time, 0.1), kappa, np.append(bias, 0.2), scale, strides, pad
-    )
-    patchwise = chen.linear(
-        flat, gate.reshape(-1, 4), np.append(time, 0.1), kappa, np.append(bias, 0.2), scale
-    )
-    assert_close(gated, patchwise.reshape(*shape, 3), 1e-13)
+    rest = np.append(time, 0.1), kappa, np.append(bias, 0.2), np.float64(0.7)
+    gated = conv(x, gate, *rest, **window)
+    whole = linear(flat, gate.reshape(-1, 4), *rest)
+    assert_close(gated, whole.reshape(*shape, 3), 1e-13)
 
 
 def test_a_direction_that_vanishes_gives_the_origin_with_finite_gradients():
@@ -164,12 +171,10 @@ def test_a_direction_that_vanishes_gives_the_origin_with_finite_gradients():
     def loss(x, kernel, time, scale):
         return jnp.sum(chen.linear(x, kernel, time, 0.5, log_scale=scale) ** 2)
 
-    np.testing.assert_array_equal(
-        chen.linear(x, kernel, time, 0.5, log_scale=2.3), np.zeros((2, 3))
-    )
-    for gradient in jax.grad(loss, (0, 1, 2, 3))(x, kernel, time, jnp.asarray(2.3)):
-        assert jnp.isfinite(gradient).all()
-    tiny = chen.linear(x, kernel.at[0, 1].set(1e-30), time, 0.5, log_scale=0.0)
+    np.testing.assert_array_equal(linear(x, kernel, time, 0.5, log_scale=2.3), np.zeros((2, 3)))
+    for gradient in quick_jit(jax.grad(loss, (0, 1, 2, 3)))(x, kernel, time, jnp.asarray(2.3)):
+        assert np.isfinite(gradient).all()
+    tiny = linear(x, kernel.at[0, 1].set(1e-30), time, 0.5, log_scale=0.0)
     np.testing.assert_allclose(tiny, [[0.5, 0, 0]] * 2)
 
 
@@ -183,14 +188,14 @@ def test_dtypes_jit_and_batches(dtype):
     eager = chen.conv(x, kernel, time, 0.5, bias)
     assert eager.dtype == dtype
     assert eager.shape == (2, 4, 4, 5)
-    jitted = jax.jit(chen.conv)(x, kernel, time, 0.5, bias)
-    mapped = jax.vmap(lambda image: chen.conv(image, kernel, time, 0.5, bias))(x)
-    for other in (jitted, mapped):
+    compiled = conv(x, kernel, time, 0.5, bias)
+    mapped = quick_jit(jax.vmap(lambda image: chen.conv(image, kernel, time, 0.5, bias)))(x)
+    for other in (compiled, mapped):
         np.testing.assert_allclose(*(np.float32(v) for v in (eager, other)), rtol=2e-2, atol=2e-2)
-    flat = chen.linear(x, kernel[0, 0], time, jnp.full((2, 4, 4), 0.5), bias, 1.0)
+    flat = linear(x, kernel[0, 0], time, jnp.full((2, 4, 4), 0.5), bias, 1.0)
     assert flat.dtype == dtype
     assert flat.shape == (2, 4, 4, 4)
-    assert chen.linear(x[:0], kernel[0, 0], time, 0.5).shape == (0, 4, 4, 5)
+    assert linear(x[:0], kernel[0, 0], time, 0.5).shape == (0, 4, 4, 5)
 
 
 @pytest.mark.parametrize(
@@ -216,22 +221,20 @@ def test_arguments_that_do_not_fit_are_named(change, message):
 
 def test_layers_are_their_functions_and_start_as_published():
     x = jnp.ones((2, 6, 6, 3))
-    conv = chen.ChenConv(3, 4, kappa=0.5, strides=2, normalise=True, rngs=nnx.Rngs(0))
-    want = chen.conv(
-        x, conv.kernel[...], conv.time[...], 2.0, conv.bias[...], conv.log_scale[...], strides=2
-    )
-    np.testing.assert_array_equal(conv(x, 2.0), want)
-    assert conv(x).shape == (2, 3, 3, 4)
-    assert conv.kernel.shape == (3, 3, 3, 5)
+    layer = chen.ChenConv(3, 4, kappa=0.5, strides=2, normalise=True, rngs=nnx.Rngs(0))
+    weights = (layer.kernel[...], layer.time[...])
+    want = conv(x, *weights, 2.0, layer.bias[...], layer.log_scale[...], strides=2)
+    np.testing.assert_array_equal(run(layer, x, 2.0), want)
+    assert run(layer, x).shape == (2, 3, 3, 4)
+    assert layer.kernel.shape == (3, 3, 3, 5)
     bound = np.sqrt(2 / 27)  # HCNN's
-    for leaf in (conv.kernel, conv.time, conv.bias):
-        assert 0.5 * bound < jnp.abs(leaf[...]).max() < bound
-    linear = chen.ChenLinear(3, 40, kappa=0.5, init="chen", rngs=nnx.Rngs(0))
-    assert 0.018 < jnp.abs(linear.kernel[...]).max() < 0.02
-    assert not linear.bias[...].any()
+    for leaf in (layer.kernel, layer.time, layer.bias):
+        assert 0.5 * bound < np.abs(leaf[...]).max() < bound
+    layer = chen.ChenLinear(3, 40, kappa=0.5, init="chen", rngs=nnx.Rngs(0))
+    assert 0.018 < np.abs(layer.kernel[...]).max() < 0.02
+    assert not np.any(layer.bias[...])
     assert chen.ChenLinear(3, 4, kappa=0.5, use_bias=False, rngs=nnx.Rngs(0)).bias is None
-    np.testing.assert_array_equal(
-        linear(x, 0.7), chen.linear(x, linear.kernel[...], linear.time[...], 0.7)
-    )
+    want = linear(x, layer.kernel[...], layer.time[...], 0.7)
+    np.testing.assert_array_equal(run(layer, x, 0.7), want)
     with pytest.raises(ValueError, match="init must be one of"):
         chen.ChenLinear(3, 4, kappa=0.5, init="fast", rngs=nnx.Rngs(0))
