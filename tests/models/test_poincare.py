@@ -204,7 +204,7 @@ def test_convolution_is_the_layer_of_each_concatenated_patch(kappa, size, pad, s
         x, kernel.reshape(-1, 3).T, r, kappa,
     )  # fmt: skip
     normals = jitted(poincare.plane_normals)(kernel, r, kappa)
-    assert_close(lifted(poincare.conv, strides, pad)(x, planes, kappa=kappa), want, 1e-12)
+    assert_close(lifted(poincare.conv, strides, pad)(x, normals, kappa=kappa), want, 1e-12)
 
 
 def test_an_image_of_the_centre_has_right_gradients():
@@ -314,11 +314,11 @@ def test_dtypes_and_empty_batches(dtype):
 def test_scores_beyond_the_range_are_cut():
     normals = jitted(poincare.plane_normals)(jnp.full((2, 1), 100.0), jnp.zeros(1), 1.0)
     x = jnp.asarray([[1e3, 0.0]])
-    y = jitted(poincare.linear)(x, planes, 1.0)
+    y = jitted(poincare.linear)(x, normals, 1.0)
     assert geometry.dist0(y, 1.0)[0] == pytest.approx(40, rel=1e-6)
-    gradient = quick_jit(jax.grad(lambda x: poincare.linear(x, planes, 1.0).sum()))(x)
+    gradient = quick_jit(jax.grad(lambda x: poincare.linear(x, normals, 1.0).sum()))(x)
     assert np.isfinite(gradient).all()
-    assert jitted(poincare.mlr)(x, planes, 1.0)[0, 0] > 1000  # the score itself is representable
+    assert jitted(poincare.mlr)(x, normals, 1.0)[0, 0] > 1000  # the score itself is representable
 
 
 def test_layers_are_their_functions_and_start_as_published():
