@@ -176,7 +176,7 @@ def _stored(layer: Any, name: str, array: Any, dtype: str | None) -> Array:
     return array.astype(dtype if array.ndim > 1 and getattr(layer, "half", True) else jnp.float32)
 
 
-def _description(model: nnx.Module) -> str | None:
+def _description(model: Any) -> str | None:
     """How to build the network again; None where it would not be the same."""
     if type(model) not in MODELS.values():
         return None

@@ -123,12 +123,12 @@ class Occurrence(NamedTuple):
     """A module at one of its places: a shared module has several."""
 
     path: str
-    module: nnx.Module
-    parents: tuple[nnx.Module, ...]  # outermost first
+    module: Any
+    parents: tuple[Any, ...]  # outermost first
 
 
 def occurrences(
-    module: nnx.Module, path: tuple[Any, ...] = (), parents: tuple[nnx.Module, ...] = ()
+    module: Any, path: tuple[Any, ...] = (), parents: tuple[Any, ...] = ()
 ) -> Iterator[Occurrence]:
     """Every module at every place, outermost first."""
     yield Occurrence("/".join(map(str, path)), module, parents)

@@ -137,7 +137,7 @@ def _is_safetensors(path: Path) -> bool:
 
 def _package() -> Any:
     try:
-        import safetensors.numpy
+        import safetensors.numpy  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise ValueError(
             "a .safetensors file needs the package safetensors: pip install 'lorentz-jax[convert]'"

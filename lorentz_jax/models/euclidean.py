@@ -38,6 +38,7 @@ class EuclideanConv(nnx.Module):
 
     compiles, constant_names = True, ("kernel", "bias")
     frozen: Frozen | None = None
+    bias: Any = None  # of a norm that was folded in
 
     def __call__(self, x: Array, kappa: Any = None) -> Array:
         """Map images `(N, H, W, in)` to `(N, H', W', out)`."""

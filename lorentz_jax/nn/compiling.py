@@ -42,17 +42,17 @@ class Frozen(NamedTuple):
     folded: bool = False
 
 
-def definer(module: nnx.Module) -> type:
+def definer(module: Any) -> type:
     """The class whose `__call__` runs."""
     return next(cls for cls in type(module).__mro__ if "__call__" in vars(cls))
 
 
-def compiles(module: nnx.Module) -> bool:
+def compiles(module: Any) -> bool:
     """Whether the module can run on constants."""
     return callable(module) and bool(vars(definer(module)).get("compiles", False))
 
 
-def freeze(module: nnx.Module, arrays: Mapping[str, Any], frozen: Frozen) -> None:
+def freeze(module: Any, arrays: Mapping[str, Any], frozen: Frozen) -> None:
     """Replace the variables of the module itself, not those of its children, by constants.
 
     Raises:

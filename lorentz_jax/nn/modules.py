@@ -124,8 +124,8 @@ class HyperbolicModule(nnx.Module):
     def kept_normals(self, kappa: Any) -> Normals:
         """Return the normals that a frozen layer holds, made for this kappa."""
         check_kappa(self.frozen, self.resolve_kappa(kappa))
-        arrays = {name: getattr(self, name, None) for name in NORMALS}
-        return Normals(**{name: None if v is None else v[...] for name, v in arrays.items()})
+        held = {name: v[...] for name in NORMALS if (v := getattr(self, name, None)) is not None}
+        return Normals(**held)
 
     def unscale(self, stored: Array, dim: int, kappa: Any = None) -> Array:
         """Return the offset that is stored as `stored`, for inputs of `dim` space coordinates."""

@@ -6,7 +6,7 @@ Node 0 is the root and has parent -1; every other node comes after its parent.
 import csv
 import math
 from dataclasses import dataclass
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -50,7 +50,7 @@ def mammals() -> tuple[list[str], np.ndarray]:
     `mammals.csv` holds a line for each species: order, family, genus, epithet. It was written for
     this package and has its licence.
     """
-    text = files(__package__).joinpath("mammals.csv").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("mammals.csv").read_text(encoding="utf-8")
     names, parents = ["Mammalia"], [-1]
     nodes: dict[tuple[str, ...], int] = {(): 0}
     for row in csv.reader(text.splitlines()[1:]):
