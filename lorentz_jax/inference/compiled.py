@@ -157,7 +157,7 @@ def assemble(
     kappas = {
         place.path: place.module.value
         for place in occurrences(model)
-        if isinstance(place.module, nn.Kappa)
+        if isinstance(place.module, nn.Kappa) and place.module.value is not None
     }
     return Compiled(
         params, layers, graphdef, paths, kappas, fixed if nnx.to_flat_state(fixed) else None,
