@@ -27,22 +27,8 @@ if TYPE_CHECKING:
         training,
     )
 
-__all__ = [
-    "__version__",
-    "ambient",
-    "bench",
-    "data",
-    "figures",
-    "functional",
-    "geometry",
-    "hyperplane",
-    "inference",
-    "metrics",
-    "models",
-    "nn",
-    "optim",
-    "training",
-]
+__all__ = ["__version__", "ambient", "functional", "geometry", "hyperplane", "metrics"]
+__all__ += ["bench", "data", "figures", "inference", "models", "nn", "optim", "training"]
 
 _EXTRAS = {
     "bench": "bench",

@@ -217,10 +217,7 @@ def _asinhc_pull_far(x: Array) -> Array:
 def _asinhc_jvp(primals, tangents):
     (x,), (dx,) = primals, tangents
     slope = _near_or_far(  # (D5)
-        x,
-        0.5,
-        lambda x: x * even_series(_ASINHC_SLOPE, x),
-        lambda x: _asinhc_pull_far(x) / x,
+        x, 0.5, lambda x: x * even_series(_ASINHC_SLOPE, x), lambda x: _asinhc_pull_far(x) / x
     )
     return asinhc(x), slope * dx
 
