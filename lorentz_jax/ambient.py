@@ -42,37 +42,12 @@ from lorentz_jax._src.vectors import (
 )
 from lorentz_jax.hyperplane import Normals
 
-__all__ = [
-    "centroid",
-    "dist",
-    "dist0",
-    "exp",
-    "exp0",
-    "expmap",
-    "expmap0",
-    "from_klein",
-    "from_poincare",
-    "inner",
-    "linear",
-    "log",
-    "log0",
-    "logmap",
-    "logmap0",
-    "mlr",
-    "ptransp",
-    "ptransp0",
-    "signed_distance",
-    "tangent_inner",
-    "tangent_norm",
-    "to_klein",
-    "to_poincare",
-    "translate",
-    "transp",
-    "transp0",
-    "transport",
-    "transport_from_origin",
-    "transport_to_origin",
-]
+__all__ = ["from_klein", "from_poincare", "to_klein", "to_poincare"]
+__all__ += ["linear", "mlr", "signed_distance"]
+__all__ += ["centroid", "dist", "dist0", "exp", "exp0", "inner", "log", "log0", "translate"]
+__all__ += ["transport", "transport_from_origin", "transport_to_origin"]
+__all__ += ["tangent_inner", "tangent_norm"]
+__all__ += ["expmap", "expmap0", "logmap", "logmap0", "ptransp", "ptransp0", "transp", "transp0"]
 
 
 def inner(x: ArrayLike, y: ArrayLike, kappa: ArrayLike) -> Array:

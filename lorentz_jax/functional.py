@@ -32,17 +32,8 @@ from lorentz_jax._src.plain import point_time, precise, shifts, time_of, to_hype
 from lorentz_jax._src.scalars import asinh_scaled, divide, safe_norm, theta_limit
 from lorentz_jax.hyperplane import Normals, signed_distance
 
-__all__ = [
-    "Padding",
-    "batch_mean",
-    "center",
-    "conv",
-    "conv_center",
-    "linear",
-    "lorentzian",
-    "mlr",
-    "weight_norm",
-]
+__all__ = ["Padding", "conv", "conv_center", "linear", "mlr"]
+__all__ += ["batch_mean", "center", "lorentzian", "weight_norm"]
 
 
 def _identity(x: Array) -> Array:

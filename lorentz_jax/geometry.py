@@ -35,29 +35,10 @@ from lorentz_jax._src.charts import (
 from lorentz_jax._src.radial import arc, arc_along
 from lorentz_jax._src.scalars import safe_norm
 
-__all__ = [
-    "centroid",
-    "dist",
-    "dist0",
-    "drop",
-    "exp",
-    "exp0",
-    "from_klein",
-    "from_poincare",
-    "inner",
-    "lift",
-    "log",
-    "log0",
-    "tangent_inner",
-    "tangent_norm",
-    "time",
-    "to_klein",
-    "to_poincare",
-    "translate",
-    "transport",
-    "transport_from_origin",
-    "transport_to_origin",
-]
+__all__ = ["drop", "from_klein", "from_poincare", "lift", "time", "to_klein", "to_poincare"]
+__all__ += ["centroid", "dist", "dist0", "exp", "exp0", "inner", "log", "log0", "translate"]
+__all__ += ["transport", "transport_from_origin", "transport_to_origin"]
+__all__ += ["tangent_inner", "tangent_norm"]
 
 for _function in (centroid, drop, from_klein, from_poincare, lift, time, to_klein, to_poincare):
     _function.__module__ = __name__

@@ -32,14 +32,8 @@ from lorentz_jax._src.charts import time_column
 from lorentz_jax._src.radial import arc_over, plane_arc, size_sinh
 from lorentz_jax._src.scalars import binary_scale, divide, safe_norm, sinhc, theta_limit
 
-__all__ = [
-    "Normals",
-    "factored_normals",
-    "normals",
-    "point_from_distances",
-    "signed_distance",
-    "weights",
-]
+__all__ = ["Normals", "factored_normals", "normals", "weights"]
+__all__ += ["point_from_distances", "signed_distance"]
 
 # `weights` of a bare pair is refused where rounding moved |v|_L by more than this (relative).
 _LOSS = 1e-3
