@@ -97,6 +97,6 @@ def test_peers_compute_our_layers():
 
 
 def test_a_missing_peer_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "hyperbolix.manifolds", None)
+    monkeypatch.setitem(sys.modules, "hyperbolix.nn_layers", None)
     with pytest.raises(ValueError, match="--peers needs the package hyperbolix"):
         external.linear(jnp.ones((2, 3)), 3, 1.0)
