@@ -15,7 +15,7 @@ from flax import nnx
 from lorentz_jax import data
 from lorentz_jax.training import build, checkpoint, packing, run
 from lorentz_jax.training.config import TrainConfig
-from tests.training.tiny import build_tiny
+from tests.training.tiny import stand_in
 
 TIMES = ("train_seconds", "eval_seconds")
 BASE = {"epochs": 3, "batch_size": 64, "lr": 0.5, "kappa": 1.0, "limit": 300, "validation": 40}
@@ -24,19 +24,18 @@ BASE = {"epochs": 3, "batch_size": 64, "lr": 0.5, "kappa": 1.0, "limit": 300, "v
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch):
-    monkeypatch.setattr(build, "build_model", build_tiny)
+    stand_in(monkeypatch)
 
 
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory):
     """An uninterrupted run of twelve steps, with a checkpoint after every second one."""
-    patch = pytest.MonkeyPatch()
-    patch.setattr(build, "build_model", build_tiny)
     config = TrainConfig(
         **BASE, name="run", run_dir=tmp_path_factory.mktemp("straight"), checkpoint_every=2
     )
-    run.train(config)
-    patch.undo()
+    with pytest.MonkeyPatch.context() as patch:
+        stand_in(patch)
+        run.train(config)
     return config
 
 

@@ -16,7 +16,7 @@ from lorentz_jax.training import build, checkpoint, devices, loop, packing, run,
 from lorentz_jax.training.config import TrainConfig
 from lorentz_jax.training.state import init_network, init_state
 from lorentz_jax.training.step import make_train_step
-from tests.training.tiny import TinyNet, build_tiny
+from tests.training.tiny import TinyNet, stand_in
 
 PREPARE, LOAD = data.prepare, data.load
 
@@ -24,7 +24,7 @@ PREPARE, LOAD = data.prepare, data.load
 @pytest.fixture
 def config(tmp_path, monkeypatch):
     """Ten steps in two epochs, a checkpoint after every second one."""
-    monkeypatch.setattr(build, "build_model", build_tiny)
+    stand_in(monkeypatch)
     return TrainConfig(
         epochs=2, batch_size=32, lr=0.1, kappa=1.0, name="run", run_dir=tmp_path, limit=160,
         checkpoint_every=2, keep=2, shift=0, schedule="constant",

@@ -10,7 +10,7 @@ import pytest
 from lorentz_jax import data
 from lorentz_jax.training import build, loop, run, run_directory
 from lorentz_jax.training.config import TrainConfig
-from tests.training.tiny import build_tiny
+from tests.training.tiny import build_tiny, stand_in
 
 PICTURES = {"curves.png", "confusion.png"}
 RESULTS = {"config.json", "metrics.jsonl", "summary.json", "checkpoints"} | PICTURES
@@ -19,7 +19,7 @@ TIMES = ("train_seconds", "eval_seconds")
 
 @pytest.fixture
 def config(tmp_path, monkeypatch):
-    monkeypatch.setattr(build, "build_model", build_tiny)
+    stand_in(monkeypatch)
     return TrainConfig(
         epochs=3, batch_size=64, lr=0.5, kappa=1.0, name="tiny", run_dir=tmp_path, limit=300
     )
@@ -33,7 +33,9 @@ def contents(path):
     return {file.name: file.read_bytes() for file in path.iterdir() if file.is_file()}
 
 
-def test_a_run_writes_what_it_returns(config, capsys):
+def test_a_run_writes_what_it_returns(config, capsys, monkeypatch):
+    monkeypatch.undo()  # nothing stands in but the network
+    monkeypatch.setattr(build, "build_model", build_tiny)
     summary = run.train(config)
     assert {file.name for file in config.path.iterdir()} == RESULTS
     assert json.loads((config.path / "summary.json").read_text()) == summary

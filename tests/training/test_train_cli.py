@@ -22,6 +22,23 @@ def run(*arguments, cwd=ROOT):
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
 
 
+@pytest.fixture
+def call(monkeypatch, capsys):
+    """The command in this process: an interpreter takes seconds to import everything."""
+    monkeypatch.setattr(cli, "quieten_writers", lambda: None)  # of other tests too
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["train.py", *map(str, arguments)])
+        try:
+            status = cli.main()
+        except SystemExit as stop:
+            status = stop.code
+        out, err = capsys.readouterr()
+        return SimpleNamespace(returncode=status, stdout=out, stderr=err)
+
+    return run
+
+
 def test_late_callbacks_of_a_failed_write_are_not_printed(monkeypatch):
     reported = []
     monkeypatch.setattr(sys, "unraisablehook", reported.append)
@@ -43,9 +60,9 @@ def test_late_callbacks_of_a_failed_write_are_not_printed(monkeypatch):
         (["--resume", "--overwrite"], "choose one"),
     ],
 )
-def test_bad_input_is_one_line_and_a_status(arguments, message, tmp_path):
+def test_bad_input_is_one_line_and_a_status(arguments, message, tmp_path, call):
     start = time.perf_counter()
-    result = run(*arguments, "--run-dir", tmp_path / "runs")
+    result = call(*arguments, "--run-dir", tmp_path / "runs")
     assert time.perf_counter() - start < 60  # seconds on an idle machine
     assert result.returncode == 2
     assert result.stdout == ""
@@ -65,8 +82,8 @@ def test_data_that_is_nowhere_is_soon_said(tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-def test_an_unknown_flag_is_named(tmp_path):
-    result = run("--learning-rate", "0.1")
+def test_an_unknown_flag_is_named(call):
+    result = call("--learning-rate", "0.1")
     assert result.returncode == 2
     assert "--learning-rate" in result.stderr
 

@@ -1,8 +1,14 @@
 """A throw-away network with the leaf names of the real ones, quick to compile."""
 
+import functools
+import json
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
+
+from lorentz_jax import data
+from lorentz_jax.training import build, report, run, state
 
 
 class Block(nnx.Module):
@@ -40,3 +46,35 @@ class TinyNet(nnx.Module):
 def build_tiny(config, num_classes, in_channels, rngs):
     """Stands in for `lorentz_jax.models.build_model`."""
     return TinyNet(num_classes, kappa=config.kappa, rngs=rngs)
+
+
+def stand_in(patch):
+    """Let runs train `TinyNet`, draw nothing, and share what does not differ between them.
+
+    Networks of one structure share the program of their initial values, and runs of equal
+    settings and data their compiled steps.
+    """
+    patch.setattr(build, "build_model", build_tiny)
+    patch.setattr(build, "init_network", _init_network)
+    patch.setattr(run, "compile_plan", _compile_plan)
+    patch.setattr(data, "load", _load)
+    for picture in ("save_curves", "save_confusion"):
+        patch.setattr(report, picture, lambda *arguments: None)
+
+
+_compile, _load, _initial, _programs = build.compile_plan, functools.cache(data.load), {}, {}
+# Settings that no compiled step depends on.
+ELSEWHERE = {"name", "run_dir", "resume", "overwrite", "checkpoint_every", "keep"}
+
+
+def _init_network(make, seed):
+    graphdef, values = state.initialiser(make)
+    return graphdef, *_initial.setdefault(graphdef, values)(seed)
+
+
+def _compile_plan(config, plan):
+    settings = {name: v for name, v in config.to_json().items() if name not in ELSEWHERE}
+    key = json.dumps(settings), plan.graphdef, data.load, data.prepare
+    if key not in _programs:
+        _programs[key] = _compile(config, plan)
+    return _programs[key]._replace(plan=plan)
