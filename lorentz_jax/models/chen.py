@@ -19,7 +19,6 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
-from jax.typing import DTypeLike
 
 from lorentz_jax import functional, nn
 from lorentz_jax._src.arguments import as_array, as_kappa, compute_dtype
@@ -194,7 +193,7 @@ class ChenLinear(_Chen):
         self, in_features: int, out_features: int, *, kappa: float, rngs: nnx.Rngs,
         normalise: bool = False, use_bias: bool = True, init: str = "hcnn",
         learn_kappa: bool = False, activation: nn.Activation | None = None,
-        param_dtype: DTypeLike = jnp.float32,
+        param_dtype: Any = jnp.float32,
     ):  # fmt: skip
         options = (normalise, use_bias, init, learn_kappa, activation, param_dtype)
         super().__init__((in_features, out_features), kappa, rngs, *options)
@@ -216,7 +215,7 @@ class ChenConv(_Chen):
         kappa: float, rngs: nnx.Rngs, strides: int | Sequence[int] = 1,
         padding: functional.Padding = None, normalise: bool = False, use_bias: bool = True,
         init: str = "hcnn", learn_kappa: bool = False, activation: nn.Activation | None = None,
-        param_dtype: DTypeLike = jnp.float32,
+        param_dtype: Any = jnp.float32,
     ):  # fmt: skip
         options = (normalise, use_bias, init, learn_kappa, activation, param_dtype)
         super().__init__((*kernel_size, in_features, out_features), kappa, rngs, *options)

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import Array, lax
-from jax.typing import DTypeLike
 
 from lorentz_jax._src.arguments import compute_dtype
 from lorentz_jax._src.conv import window_arguments
@@ -29,7 +28,7 @@ class EuclideanConv(nnx.Module):
 
     def __init__(
         self, in_features: int, out_features: int, kernel_size: tuple[int, int] = (3, 3), *,
-        rngs: nnx.Rngs, strides: int = 1, param_dtype: DTypeLike = jnp.float32,
+        rngs: nnx.Rngs, strides: int = 1, param_dtype: Any = jnp.float32,
     ):  # fmt: skip
         shape = (*kernel_size, in_features, out_features)
         deviation = math.sqrt(2 / math.prod(shape[:-1]))
@@ -89,12 +88,7 @@ class EuclideanHead(nnx.Module):
     """
 
     def __init__(
-        self,
-        in_features: int,
-        num_classes: int,
-        *,
-        rngs: nnx.Rngs,
-        param_dtype: DTypeLike = jnp.float32,
+        self, in_features: int, num_classes: int, *, rngs: nnx.Rngs, param_dtype: Any = jnp.float32
     ):
         shape, bound = (in_features, num_classes), 1 / math.sqrt(in_features)
         self.kernel = nnx.Param(draw_uniform(rngs.params(), shape, bound, param_dtype))
@@ -130,7 +124,7 @@ class EuclideanResNet(ResNet):
 
     def __init__(
         self, stages: Sequence[int] = (2, 2, 2, 2), width: int = 64, num_classes: int = 10,
-        in_channels: int = 3, *, momentum: float = 0.1, param_dtype: DTypeLike = jnp.float32,
+        in_channels: int = 3, *, momentum: float = 0.1, param_dtype: Any = jnp.float32,
         rngs: nnx.Rngs,
     ):  # fmt: skip
         layers = Layers(

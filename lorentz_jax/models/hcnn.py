@@ -26,7 +26,6 @@ from typing import Any
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
-from jax.typing import DTypeLike
 
 from lorentz_jax import functional, nn
 from lorentz_jax._src.arguments import as_array, as_kappa, compute_dtype
@@ -97,7 +96,7 @@ class BdeirMLR(nn.HyperbolicModule):
 
     def __init__(
         self, in_features: int, num_classes: int, *, kappa: float, rngs: nnx.Rngs,
-        learn_kappa: bool = False, init: str = "fast", param_dtype: DTypeLike = jnp.float32,
+        learn_kappa: bool = False, init: str = "fast", param_dtype: Any = jnp.float32,
     ):  # fmt: skip
         super().__init__(kappa, learn_kappa, param_dtype)
         shape = (in_features, num_classes)
@@ -141,7 +140,7 @@ class HCNNResNet(ResNet):
     def __init__(
         self, stages: Sequence[int] = (2, 2, 2, 2), width: int = 64, num_classes: int = 10,
         in_channels: int = 3, *, kappa: float = 1.0, learn_kappa: bool = False, init: str = "fast",
-        momentum: float = 0.1, param_dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs,
+        momentum: float = 0.1, param_dtype: Any = jnp.float32, rngs: nnx.Rngs,
     ):  # fmt: skip
         common: Any = {"kappa": kappa, "param_dtype": param_dtype}
         layers = Layers(
@@ -168,7 +167,7 @@ class HCNNPaperResNet(ResNet):
     def __init__(
         self, stages: Sequence[int] = (2, 2, 2, 2), width: int = 64, num_classes: int = 10,
         in_channels: int = 3, *, kappa: float = 1.0, learn_kappa: bool = False, init: str = "fast",
-        momentum: float = 0.1, extra_logit: bool = False, param_dtype: DTypeLike = jnp.float32,
+        momentum: float = 0.1, extra_logit: bool = False, param_dtype: Any = jnp.float32,
         rngs: nnx.Rngs,
     ):  # fmt: skip
         common: Any = {"kappa": kappa, "param_dtype": param_dtype}

@@ -24,7 +24,6 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
-from jax.typing import DTypeLike
 
 from lorentz_jax import functional, geometry, nn
 from lorentz_jax._src.arguments import along_batch, as_array, as_kappa, compute_dtype
@@ -238,7 +237,7 @@ class PoincareLinear(_Hyperplanes):
 
     def __init__(
         self, in_features: int, out_features: int, *, kappa: float, rngs: nnx.Rngs,
-        learn_kappa: bool = False, init: str = "fast", param_dtype: DTypeLike = jnp.float32,
+        learn_kappa: bool = False, init: str = "fast", param_dtype: Any = jnp.float32,
     ):  # fmt: skip
         shape = (in_features, out_features)
         super().__init__(shape, kappa, rngs, learn_kappa, init, param_dtype)
@@ -285,7 +284,7 @@ class PoincareConv(_Hyperplanes):
         self, in_features: int, out_features: int, kernel_size: tuple[int, int] = (3, 3), *,
         kappa: float, rngs: nnx.Rngs, strides: int | Sequence[int] = 1,
         padding: functional.Padding = None, learn_kappa: bool = False, init: str = "fast",
-        param_dtype: DTypeLike = jnp.float32,
+        param_dtype: Any = jnp.float32,
     ):  # fmt: skip
         shape = (*kernel_size, in_features, out_features)
         super().__init__(shape, kappa, rngs, learn_kappa, init, param_dtype)
@@ -316,7 +315,7 @@ class PoincareResNet(ResNet):
     def __init__(
         self, stages: Sequence[int] = (3, 3, 3), width: int = 8, num_classes: int = 10,
         in_channels: int = 3, *, kappa: float = 0.1, learn_kappa: bool = False, init: str = "fast",
-        momentum: float = 0.1, param_dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs,
+        momentum: float = 0.1, param_dtype: Any = jnp.float32, rngs: nnx.Rngs,
     ):  # fmt: skip
         common: Any = {"kappa": kappa, "init": init, "param_dtype": param_dtype}
         layers = Layers(

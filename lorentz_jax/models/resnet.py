@@ -19,7 +19,6 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
-from jax.typing import DTypeLike
 
 from lorentz_jax import nn
 from lorentz_jax._src.arguments import as_array
@@ -203,7 +202,7 @@ class ResNet(nnx.Module):
         return owner.resolve_kappa(self.resolve_kappa(kappa))
 
     def __call__(
-        self, x: Array, train: bool | None = None, kappa: Any = None, dtype: DTypeLike | None = None
+        self, x: Array, train: bool | None = None, kappa: Any = None, dtype: Any = None
     ) -> Array:
         """Return logits in the dtype of the images.
 
@@ -278,7 +277,7 @@ class LorentzResNet(ResNet):
         in_channels: int = 3, *, kappa: float = 0.1, learn_kappa: bool = False,
         kappa_per_layer: bool = False, init: str = "fast", momentum: float = 0.1,
         scale: str | None = "inside", norm: str = "centering", weight_norm: bool = True,
-        param_dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs,
+        param_dtype: Any = jnp.float32, rngs: nnx.Rngs,
     ):  # fmt: skip
         if norm not in ("centering", "variance"):
             raise ValueError(f'norm must be "centering" or "variance", got {norm!r}')

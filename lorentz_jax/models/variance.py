@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
-from jax.typing import DTypeLike
 
 from lorentz_jax import nn
 from lorentz_jax._src.arguments import as_array, as_kappa, compute_dtype
@@ -178,7 +177,7 @@ class VarianceBatchNorm(nn.LorentzBatchNorm):
         *,
         gamma: float = 1.0,
         limits: tuple[float, float] | None = None,
-        param_dtype: DTypeLike = jnp.float32,
+        param_dtype: Any = jnp.float32,
         **kwargs: Any,
     ):
         super().__init__(features, param_dtype=param_dtype, **kwargs)

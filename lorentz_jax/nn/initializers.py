@@ -19,12 +19,11 @@ would send points 4096 times as far out.
 
 import math
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.typing import DTypeLike
 
 __all__ = [
     "PRESETS",
@@ -59,14 +58,14 @@ def check_preset(init: str) -> str:
     return init
 
 
-def draw_normal(key: Array, shape: Sequence[int], deviation: float, dtype: DTypeLike) -> Array:
+def draw_normal(key: Array, shape: Sequence[int], deviation: float, dtype: Any) -> Array:
     """Draw from N(0, deviation^2) in `shape`."""
     # Drawn flat: the same numbers, but a shape of four axes takes XLA seconds to compile.
     draw = jax.random.normal(key, (math.prod(shape),), dtype).reshape(shape)
     return draw * jnp.asarray(deviation, dtype)
 
 
-def draw_uniform(key: Array, shape: Sequence[int], bound: float, dtype: DTypeLike) -> Array:
+def draw_uniform(key: Array, shape: Sequence[int], bound: float, dtype: Any) -> Array:
     """Draw from U(-bound, bound) in `shape`, flat as `draw_normal`."""
     return jax.random.uniform(key, (math.prod(shape),), dtype, -bound, bound).reshape(shape)
 
@@ -78,7 +77,7 @@ def raw_gain(norm: float) -> float:
 
 def affine(
     key: Array, shape: Sequence[int], init: str = "fast", weight_norm: bool = True,
-    dtype: DTypeLike = jnp.float32,
+    dtype: Any = jnp.float32,
 ) -> Affine:  # fmt: skip
     """Draw the initial values of a layer with hyperplanes.
 
@@ -114,7 +113,7 @@ def branch_share(blocks: int) -> float:
     return math.sqrt(min(1.0, 64 ** (1 / blocks) - 1))
 
 
-def head(key: Array, shape: tuple[int, int], init: str, dtype: DTypeLike) -> Affine:
+def head(key: Array, shape: tuple[int, int], init: str, dtype: Any) -> Affine:
     """Draw kernel `(in, classes)` and bias of a classifier, which has no weight norm."""
     values = affine(key, shape, init, False, dtype)
     if init == "fast":

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import Array
-from jax.typing import DTypeLike
 
 from lorentz_jax import functional
 from lorentz_jax._src.arguments import as_kappa, compute_dtype
@@ -54,7 +53,7 @@ class LorentzLinear(HyperplaneLayer):
     def __init__(
         self, in_features: int, out_features: int, *, kappa: float, rngs: nnx.Rngs,
         learn_kappa: bool = False, activation: Activation | None = None, weight_norm: bool = True,
-        init: str = "fast", param_dtype: DTypeLike = jnp.float32,
+        init: str = "fast", param_dtype: Any = jnp.float32,
     ):  # fmt: skip
         shape = (in_features, out_features)
         values = initializers.affine(rngs.params(), shape, init, weight_norm, param_dtype)
@@ -104,7 +103,7 @@ class LorentzConv(HyperplaneLayer):
         kappa: float, rngs: nnx.Rngs, strides: int | Sequence[int] = 1,
         padding: functional.Padding = None, learn_kappa: bool = False,
         activation: Activation | None = None, weight_norm: bool = True, init: str = "fast",
-        param_dtype: DTypeLike = jnp.float32,
+        param_dtype: Any = jnp.float32,
     ):  # fmt: skip
         shape = (*kernel_size, in_features, out_features)
         values = initializers.affine(rngs.params(), shape, init, weight_norm, param_dtype)
@@ -151,7 +150,7 @@ class LorentzMLR(HyperplaneLayer):
     def __init__(
         self, in_features: int, num_classes: int, *, kappa: float, rngs: nnx.Rngs,
         learn_kappa: bool = False, scale: str | None = "inside", init: str = "fast",
-        param_dtype: DTypeLike = jnp.float32,
+        param_dtype: Any = jnp.float32,
     ):  # fmt: skip
         values = initializers.head(rngs.params(), (in_features, num_classes), init, param_dtype)
         super().__init__(values, kappa, learn_kappa, None, init)
@@ -203,7 +202,7 @@ class LorentzBatchNorm(HyperbolicModule):
     def __init__(
         self, features: int, *, kappa: float, rngs: nnx.Rngs | None = None,
         learn_kappa: bool = False, momentum: float = 0.1, use_running_average: bool = False,
-        init: str = "fast", param_dtype: DTypeLike = jnp.float32,
+        init: str = "fast", param_dtype: Any = jnp.float32,
     ):  # fmt: skip
         super().__init__(kappa, learn_kappa, param_dtype)
         if not 0 <= momentum <= 1:

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
-from jax.typing import DTypeLike
 
 from lorentz_jax import functional, hyperplane
 from lorentz_jax._src.arguments import as_kappa, compute_dtype
@@ -53,7 +52,7 @@ class Kappa(nnx.Module):
 
     bounds = (1e-3, 1e2)
 
-    def __init__(self, kappa: float, param_dtype: DTypeLike = jnp.float32):
+    def __init__(self, kappa: float, param_dtype: Any = jnp.float32):
         low, high = self.bounds
         if not low < kappa < high:
             raise ValueError(f"a learnable kappa must start inside ({low}, {high}), got {kappa}")
@@ -109,9 +108,7 @@ class HyperbolicModule(nnx.Module):
     scaled = False
     frozen: Frozen | None = None
 
-    def __init__(
-        self, kappa: float, learn_kappa: bool = False, param_dtype: DTypeLike = jnp.float32
-    ):
+    def __init__(self, kappa: float, learn_kappa: bool = False, param_dtype: Any = jnp.float32):
         as_kappa(kappa, jnp.float32)
         self.kappa = Kappa(kappa, param_dtype) if learn_kappa else float(kappa)
 
@@ -152,10 +149,11 @@ class HyperplaneLayer(HyperbolicModule):
         ValueError: `kappa` is not positive, or a learned one starts outside its bounds.
 
     Example:
-        >>> class GraphLayer(HyperplaneLayer):
+        >>> from lorentz_jax import functional, nn
+        >>> class GraphLayer(nn.HyperplaneLayer):
         ...     def __init__(self, in_features, out_features, *, kappa, rngs):
         ...         shape = (in_features, out_features)
-        ...         super().__init__(initializers.affine(rngs.params(), shape), kappa)
+        ...         super().__init__(nn.initializers.affine(rngs.params(), shape), kappa)
         ...
         ...     def __call__(self, x, adjacency, kappa=None):
         ...         kappa = self.resolve_kappa(kappa)  # sums of space parts are points

@@ -15,23 +15,18 @@ __all__ = ["GROUPS", "Group", "decay_mask", "leaf_groups", "leaf_name", "limit_t
 
 
 class Group(NamedTuple):
-    """How the parameters of one leaf name are trained.
-
-    Attributes:
-        decay: whether weight decay acts on them.
-        limited: whether `limit_turn` limits their steps in a network with weight norm.
-        lr_factor: their learning rate over that of the run; with a schedule of steps, until its
-            first drop.
-        matrix: whether they are matrices, with the last axis for output, that Muon can train.
-        riemannian: whether they are points of the hyperboloid, by their space part, which
-            `riemannian_sgd` trains.
-    """
+    """How the parameters of one leaf name are trained."""
 
     decay: bool = False
+    """Whether weight decay acts on them."""
     limited: bool = False
+    """Whether `limit_turn` limits their steps in a network with weight norm."""
     lr_factor: float = 1.0
+    """Their learning rate over that of the run; with a schedule of steps, until its first drop."""
     matrix: bool = False
+    """Whether they are matrices, with the last axis for output, that Muon can train."""
     riemannian: bool = False
+    """Whether they are points, by their space part, that `riemannian_sgd` trains."""
 
 
 # kernel: direction of a weight-normalised kernel, or a plain weight; gain: its raw length;

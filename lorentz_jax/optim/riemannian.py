@@ -15,15 +15,12 @@ __all__ = ["RiemannianSgdState", "riemannian_gradient", "riemannian_sgd"]
 
 
 class RiemannianSgdState(NamedTuple):
-    """State of `riemannian_sgd`.
-
-    Attributes:
-        count: number of steps taken.
-        momentum: a tangent vector at each current point, in the structure of the parameters.
-    """
+    """State of `riemannian_sgd`."""
 
     count: Array
+    """Number of steps taken."""
     momentum: Any
+    """A tangent vector at each current point, in the structure of the parameters."""
 
 
 def riemannian_gradient(x: Array, gradient: Array, kappa: Any) -> Array:
