@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from lorentz_jax.models import EuclideanResNet, LorentzResNet
-from lorentz_jax.training.state import init_network, merge, split
+from lorentz_jax.training.state import merge, split
 from tests.compiled import quick_jit
 
 IMAGES = np.random.default_rng(0).normal(size=(3, 7, 6, 2)).astype(np.float32)
@@ -81,10 +81,8 @@ def test_any_image_size_channels_and_classes(shape, stages, classes, train, dtyp
 def test_branches_of_deep_networks_start_small(init, weight_norm):
     """Twelve blocks of `1 + g^2 = 64^(1/12)` in the preset fast; |w| of each unit is sqrt 2 g."""
 
-    def make(rngs):
-        return LorentzResNet((12,), 2, 3, 2, init=init, weight_norm=weight_norm, rngs=rngs)
-
-    _, params, _ = init_network(make, 0)
+    options = {"init": init, "weight_norm": weight_norm}
+    _, params, _ = split(LorentzResNet((12,), 2, 3, 2, rngs=nnx.Rngs(0), **options))
     lengths = {"first": 2**0.5, "second": (2 * (64 ** (1 / 12) - 1)) ** 0.5}
     if init == "paper":  # softplus of g = 1/sqrt(in + out), or kernels of that deviation
         both = float(np.log1p(np.exp(20**-0.5))) if weight_norm else (18 / 20) ** 0.5
@@ -173,16 +171,19 @@ def test_each_layer_can_learn_a_kappa_of_its_own(train, norm):
         x = jax.nn.relu(x + block.second(y, kappas[units[1]], fixed))
         return jnp.mean(model.head(x, kappas["head"]), axis=(1, 2)), split(model)[2]
 
-    (logits, moved), (want, expected) = (
-        run(graphdef, train, params | own, stats, IMAGES), quick_jit(by_hand)(params, stats)
-    )  # fmt: skip
+    def loss(params):
+        out = forward(graphdef, train, params, stats, IMAGES)
+        return jnp.sum(out[0] ** 2), out
+
+    if train:
+        gradients, (logits, moved) = quick_jit(jax.grad(loss, has_aux=True))(params | own)
+        assert all(abs(float(gradients[raw])) > 1e-4 for raw in raws)
+    else:
+        logits, moved = run(graphdef, train, params | own, stats, IMAGES)
+    want, expected = quick_jit(by_hand)(params, stats)
     np.testing.assert_allclose(logits, want, rtol=1e-4, atol=1e-5)
     for path, value in expected.items():
         np.testing.assert_allclose(moved[path], value, rtol=1e-4, atol=1e-5)
-    if train:
-        loss = lambda p: jnp.sum(forward(graphdef, True, p, stats, IMAGES)[0] ** 2)  # noqa: E731
-        gradients = quick_jit(jax.grad(loss))(params | own)
-        assert all(abs(float(gradients[raw])) > 1e-4 for raw in raws)
 
 
 def test_a_network_knows_the_kappa_of_every_output():
