@@ -80,7 +80,6 @@ def test_any_image_size_channels_and_classes(shape, stages, classes, train, dtyp
 @pytest.mark.parametrize("init", ["fast", "paper"])
 def test_branches_of_deep_networks_start_small(init, weight_norm):
     """Twelve blocks of `1 + g^2 = 64^(1/12)` in the preset fast; |w| of each unit is sqrt 2 g."""
-
     options = {"init": init, "weight_norm": weight_norm}
     _, params, _ = split(LorentzResNet((12,), 2, 3, 2, rngs=nnx.Rngs(0), **options))
     lengths = {"first": 2**0.5, "second": (2 * (64 ** (1 / 12) - 1)) ** 0.5}

@@ -25,7 +25,7 @@ def run(*arguments, cwd=ROOT):
 @pytest.fixture
 def call(monkeypatch, capsys):
     """The command in this process: an interpreter takes seconds to import everything."""
-    monkeypatch.setattr(cli, "quieten_writers", lambda: None)  # of other tests too
+    monkeypatch.setattr(cli, "silence_orbax_threads", lambda: None)  # of other tests too
 
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["train.py", *map(str, arguments)])

@@ -56,13 +56,13 @@ def stand_in(patch):
     """
     patch.setattr(build, "build_model", build_tiny)
     patch.setattr(build, "init_network", _init_network)
-    patch.setattr(run, "compile_plan", _compile_plan)
+    patch.setattr(run, "compile_program", _compile_plan)
     patch.setattr(data, "load", _load)
     for picture in ("save_curves", "save_confusion"):
         patch.setattr(report, picture, lambda *arguments: None)
 
 
-_compile, _load, _initial, _programs = build.compile_plan, functools.cache(data.load), {}, {}
+_compile, _load, _initial, _programs = build.compile_program, functools.cache(data.load), {}, {}
 # Settings that no compiled step depends on.
 ELSEWHERE = {"name", "run_dir", "resume", "overwrite", "checkpoint_every", "keep"}
 
