@@ -4,7 +4,7 @@ import functools
 import os
 
 import jax
-from flax import nnx
+import jax.experimental
 
 # `jax.jit` that makes less of an effort, for large functions that run a few times.
 quick_jit = functools.partial(
@@ -17,7 +17,17 @@ quick_jit = functools.partial(
 jitted = functools.cache(quick_jit)
 
 
-@functools.partial(nnx.jit, static_argnames="use_running_average")
+# `jax.enable_x64` as a context manager is younger than the oldest JAX that the tests run with.
+enable_x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
+
+
+@functools.cache
+def _program(**options):
+    from flax import nnx  # the pure modules are tested where it is not installed
+
+    return nnx.jit(lambda module, *arguments: module(*arguments, **options))
+
+
 def run(module, *arguments, **options):
     """Call a module; one program is a fifth of the time of the module's operations one by one."""
-    return module(*arguments, **options)
+    return _program(**options)(module, *arguments)

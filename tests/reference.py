@@ -2,7 +2,12 @@
 
 import numpy as np
 
-from lorentz_jax.models.reference import reference_name
+
+def reference_name(path):
+    # The module needs Flax, and the tests of the pure functions run without it.
+    from lorentz_jax.models import reference
+
+    return reference.reference_name(path)
 
 
 def space(point):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from lorentz_jax import functional, geometry
 from lorentz_jax.hyperplane import normals
-from tests.compiled import quick_jit
+from tests.compiled import enable_x64, quick_jit
 from tests.samples import Compiled, run
 
 D = 3
@@ -97,7 +97,7 @@ def found(sample, relation):
     points = g.exp0(np.concatenate([p, x, y, q]), kappa)
     reach = np.exp(np.sqrt(kappa) * np.max(g.dist0(points, kappa)))
     p, x, y, q = points[:, None]
-    with jax.enable_x64(True):
+    with enable_x64(True):
         got, want = map(np.asarray, relation(p, x, y, u, v, q, kappa))
     return got, want, scale, reach
 
@@ -201,7 +201,7 @@ def flat_gaps(arrays, kappa):
 def test_flat_limit_at_first_order(arrays, power):
     """The gap to the Euclidean value is linear in kappa, with the gradient as its slope."""
     arrays = np.asarray(arrays) / 2 + np.eye(D)  # apart from each other
-    with jax.enable_x64(True):
+    with enable_x64(True):
         gaps = flat_gaps(arrays, 10.0**power)
     for name, (gap, slope) in gaps.items():
         atol = 200 * 100.0**power + 1e-14

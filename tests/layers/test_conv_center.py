@@ -9,7 +9,7 @@ import pytest
 
 from lorentz_jax import functional
 from lorentz_jax.hyperplane import factored_normals, normals
-from tests.compiled import quick_jit
+from tests.compiled import enable_x64, quick_jit
 
 GEOMETRIES = [((3, 3), 1, None), ((3, 3), 2, ((0, 1), (2, 1))), ((1, 1), 2, None)]
 
@@ -100,7 +100,7 @@ def test_float32_at_radius_10():
         return quick_jit(jax.value_and_grad(loss, argnums=(0, 1, 2, 3, 4)))(*arguments)
 
     value, got = both(factored, [a.astype(np.float32) for a in arguments])
-    with jax.enable_x64(True):
+    with enable_x64(True):
         truth, want = both(plain_weight_norm, arguments)
     np.testing.assert_allclose(value, truth, rtol=1e-4)
     for name, one, other in zip(["x", "a", "g", "b", "beta"], got, want, strict=True):
