@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from lorentz_jax import geometry
-from tests.compiled import quick_jit
+from tests.compiled import enable_x64, quick_jit
 
 # Letters: p point, t tangent vector at the first argument, o at the origin, b point of the
 # Poincare ball, k of the Klein ball.
@@ -112,7 +112,7 @@ def run(name, arrays, kappa, cotangent=None):
 
     cotangent = np.ones(shape, kappa.dtype) if cotangent is None else cotangent
     # The tests look for NaN themselves.
-    with jax.debug_nans(False), jax.enable_x64(kappa.dtype == np.float64):
+    with jax.debug_nans(False), enable_x64(kappa.dtype == np.float64):
         value, gradients = _compiled(name)(
             tuple(map(pad, arrays)), pad(kappa), pad(cotangent, COLUMNS + more)
         )
