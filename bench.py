@@ -2,7 +2,10 @@
 
 import sys
 
-from lorentz_jax.bench.cli import main
+try:
+    from lorentz_jax.bench.cli import main
+except ModuleNotFoundError as error:
+    sys.exit(f"bench.py: error: {error}")
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -2,7 +2,10 @@
 
 import sys
 
-from lorentz_jax.training.cli import main
+try:
+    from lorentz_jax.training.cli import main
+except ModuleNotFoundError as error:
+    sys.exit(f"train.py: error: {error}")
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -116,7 +116,13 @@ def _signature(
     return ("(...)" if signature and len(signature) > 600 else signature), result
 
 
+def _notebook_links(app: Any, name: str, source: list[str]) -> None:
+    """Let links to notebooks, which hold in the repository too, point at the copies."""
+    source[0] = source[0].replace("](../notebooks/", "](notebooks/")
+
+
 def setup(app: Any) -> None:
     """Let `_plain_text` see every docstring before Napoleon does."""
+    app.connect("source-read", _notebook_links)
     app.connect("autodoc-process-docstring", _plain_text, priority=100)
     app.connect("autodoc-process-signature", _signature)

@@ -42,30 +42,11 @@ __all__ = [
     "training",
 ]
 
-_EXTRAS = {
-    "bench": "bench",
-    "data": "train",
-    "inference": "nn",
-    "models": "nn",
-    "nn": "nn",
-    "optim": "nn",
-    "training": "train",
-}
-"""The extra that a module needs; those that are not here need JAX alone."""
-
 
 def __getattr__(name: str) -> ModuleType:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        return importlib.import_module(f"{__name__}.{name}")
-    except ModuleNotFoundError as error:
-        missing = (error.name or "").split(".")[0]
-        if name not in _EXTRAS or missing in ("", __name__):
-            raise
-        line = f"pip install 'lorentz-jax[{_EXTRAS[name]}]'"
-        message = f"lorentz_jax.{name} needs the package {missing}: {line}"
-        raise ModuleNotFoundError(message, name=error.name) from error
+    return importlib.import_module(f"{__name__}.{name}")
 
 
 def __dir__() -> list[str]:

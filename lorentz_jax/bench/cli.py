@@ -8,6 +8,7 @@ prints two JSON files side by side, if they come from the same device.
 
 import dataclasses
 import json
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -285,7 +286,7 @@ Command = Timed | Convergence | Learning | Numerics | Compare
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one benchmark; return the exit status."""
-    command = tyro.cli(Command, description=__doc__, args=arguments)
+    command = tyro.cli(Command, prog=Path(sys.argv[0]).name, description=__doc__, args=arguments)
     try:
         if isinstance(command, Compare):
             files = (command.first, command.second)

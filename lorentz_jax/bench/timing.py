@@ -167,7 +167,9 @@ def plot(results: dict[str, Any], path: Path) -> None:
 
 def compare(first: dict[str, Any], second: dict[str, Any]) -> str:
     """Format the ratios of two results side by side; `ValueError` where their devices differ."""
-    if not all("tables" in result and "environment" in result for result in (first, second)):
+    tables = [result.get("tables") for result in (first, second) if "environment" in result]
+    rows = [row for table in tables if isinstance(table, dict) for t in table.values() for row in t]
+    if len(tables) < 2 or None in tables or not all("ratio" in row for row in rows):
         raise ValueError("expected two JSON files with times, from `--json` of a benchmark")
     devices = [result["environment"]["device"] for result in (first, second)]
     if devices[0] != devices[1]:

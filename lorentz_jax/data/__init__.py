@@ -5,6 +5,10 @@
 ((1437, 8, 8, 1), 10)
 """
 
+from lorentz_jax._src.extras import require
+
+require("lorentz_jax.data", "train", "sklearn", "google_crc32c", "PIL")
+
 from pathlib import Path
 
 from lorentz_jax.data.augment import normalise, prepare, random_flip, random_shift

@@ -6,6 +6,10 @@ that runs wherever JAX is, without this package. `python -m lorentz_jax.inferenc
 file on the test set.
 """
 
+from lorentz_jax._src.extras import require
+
+require("lorentz_jax.inference", "nn", "flax")
+
 from lorentz_jax.inference.compile import Weights, compile_cached_v, restore
 from lorentz_jax.inference.compiled import Compiled, evaluate
 from lorentz_jax.inference.export import export

@@ -5,6 +5,10 @@ paper to compare it with; `EuclideanResNet` is its twin, of the same layout. The
 them are public, and take and give points as those of `nn` do.
 """
 
+from lorentz_jax._src.extras import require
+
+require("lorentz_jax.models", "nn", "flax")
+
 from typing import Any, Literal, get_args
 
 from flax import nnx

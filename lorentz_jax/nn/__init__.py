@@ -10,6 +10,10 @@ To write a layer of your own, start from `HyperplaneLayer` (it has weights and b
 `HyperbolicModule` (it has a kappa).
 """
 
+from lorentz_jax._src.extras import require
+
+require("lorentz_jax.nn", "nn", "flax")
+
 from lorentz_jax.nn import compiling, initializers
 from lorentz_jax.nn.layers import (
     LorentzBatchNorm,

@@ -1,5 +1,9 @@
 """Optimisers for Lorentz networks, as optax transformations and parameter groups."""
 
+from lorentz_jax._src.extras import require
+
+require("lorentz_jax.optim", "nn", "optax")
+
 from lorentz_jax.optim.groups import GROUPS, Group, decay_mask, leaf_groups, leaf_name, limit_turn
 from lorentz_jax.optim.riemannian import RiemannianSgdState, riemannian_gradient, riemannian_sgd
 

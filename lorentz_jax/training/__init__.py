@@ -5,6 +5,20 @@ files in `runs/<name>/`, the same printed lines, the same bits. Every flag of `t
 of `TrainConfig`, and `TrainConfig(**RECIPES[name])` is what `--recipe` sets.
 """
 
+from lorentz_jax._src.extras import require
+
+require(
+    "lorentz_jax.training",
+    "train",
+    "flax",
+    "optax",
+    "orbax",
+    "tyro",
+    "tqdm",
+    "matplotlib",
+    "sklearn",
+)
+
 from lorentz_jax.training.config import RECIPES, TrainConfig
 from lorentz_jax.training.devices import OutOfMemoryError
 from lorentz_jax.training.loop import NonFiniteLossError, Terminated

@@ -10,6 +10,7 @@ import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import tyro
@@ -34,10 +35,11 @@ class Options(TrainConfig):
 
 def parse(arguments: Sequence[str] | None) -> Options:
     """Return the options of a command line; a recipe's settings are the defaults of the flags."""
-    options = tyro.cli(Options, args=arguments)
+    program = Path(sys.argv[0]).name
+    options = tyro.cli(Options, prog=program, args=arguments)
     if options.recipe != "none":
         default = Options(recipe=options.recipe, **RECIPES[options.recipe])
-        options = tyro.cli(Options, args=arguments, default=default)
+        options = tyro.cli(Options, prog=program, args=arguments, default=default)
     return options
 
 

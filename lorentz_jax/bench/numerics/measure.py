@@ -244,8 +244,8 @@ def run(
     unknown = [dtype for dtype in dtypes if dtype not in DTYPES]
     if unknown:
         raise ValueError(f"dtypes must be among {list(DTYPES)}, got {unknown[0]!r}")
-    if count < 1:
-        raise ValueError(f"samples must be at least 1, got {count}")
+    if count < 4:  # the grid begins with four special points
+        raise ValueError(f"samples must be at least 4, got {count}")
     names, console, begin = select(functions), Console(width=150), time.perf_counter()
     calls = external.functions() if peers else {}
     results: dict[str, Any] = {"environment": environment(), "samples": count, "tables": {}}
