@@ -14,6 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+from lorentz_jax._src.extras import require
+
+require("lorentz_jax.bench", "bench", "flax", "tyro", "rich", "matplotlib", "mpmath")
+
 import tyro
 from matplotlib.backend_bases import FigureCanvasBase
 

@@ -11,12 +11,13 @@ import pytest
 CODE = """
 import json, sys
 from lorentz_jax import geometry, hyperplane, functional, ambient
+from lorentz_jax.bench.numerics import cases, truth  # what the tests of the pure modules read
 import jax
 import lorentz_jax
 
 result = {}
 result["slope"] = float(jax.grad(geometry.dist0)(jax.numpy.array([0.75]), 1.0)[0])
-result["brought along"] = sorted({"flax", "optax", "orbax", "lorentz_jax.nn"} & set(sys.modules))
+result["brought along"] = sorted({"flax", "optax", "rich", "orbax", "lorentz_jax.nn"} & set(sys.modules))
 result["listed"] = dir(lorentz_jax)
 sys.modules["flax"] = None  # as where it is not installed
 try:
