@@ -27,13 +27,14 @@ from lorentz_jax._src.arguments import (
     compute_dtype,
     kappa_beside,
 )
+from lorentz_jax._src.centering import center_batch as _center_batch
 from lorentz_jax._src.conv import Padding
 from lorentz_jax._src.plain import point_time, precise, shifts, time_of, to_hyperboloid
 from lorentz_jax._src.scalars import asinh_scaled, divide, safe_norm, theta_limit
 from lorentz_jax.hyperplane import Normals, signed_distance
 
 __all__ = ["Padding", "conv", "conv_center", "linear", "mlr"]
-__all__ += ["batch_mean", "center", "lorentzian", "weight_norm"]
+__all__ += ["batch_mean", "center", "center_batch", "lorentzian", "weight_norm"]
 
 
 def _identity(x: Array) -> Array:
@@ -68,9 +69,10 @@ def linear(
 
 def _linear(x, space, time, kappa, activation):
     dtype = kappa.dtype
-    squares = jnp.sum(jnp.square(x.astype(dtype)), axis=-1, keepdims=True)
-    product = jnp.matmul(x, space.astype(x.dtype), preferred_element_type=dtype)
-    z = product - jnp.sqrt(1 / kappa + squares) * time.astype(dtype)
+    z = jnp.matmul(x, space.astype(x.dtype), preferred_element_type=dtype)
+    if time is not None:
+        squares = jnp.sum(jnp.square(x.astype(dtype)), axis=-1, keepdims=True)
+        z = z - jnp.sqrt(1 / kappa + squares) * time.astype(dtype)
     return activation(z).astype(x.dtype)
 
 
@@ -111,8 +113,12 @@ def conv(
     window = normals.space.shape[:2]
     strides, pads = _conv.window_arguments(strides, padding, window)
     images = x.reshape((-1, *x.shape[-3:]))
-    t = _conv.patch_time(images, kappa, window, strides, pads)
-    z = _conv.conv_product(images, normals.space, normals.time, t, strides, pads)
+    if normals.time is None:
+        dtype = None if activation is None else kappa.dtype
+        z = _conv.conv_images(images, normals.space, strides, pads, dtype)
+    else:
+        t = _conv.patch_time(images, kappa, window, strides, pads)
+        z = _conv.conv_product(images, normals.space, normals.time, t, strides, pads)
     y = (activation or _identity)(z).astype(x.dtype)
     return y.reshape(x.shape[:-3] + y.shape[1:])
 
@@ -187,6 +193,38 @@ def _center(x, mean, beta, kappa):
     return (points + a * mu + b * beta).astype(x.dtype)
 
 
+def center_batch(x: ArrayLike, beta: ArrayLike, kappa: ArrayLike) -> tuple[Array, Array]:
+    """Apply `center(x, batch_mean(x), beta)` in one step, as the batch norm does in training.
+
+    Its hand-written backward pass keeps x and three numbers a point, and is arranged for the device
+    that it is compiled for. Gradients flow through the mean and reach kappa; the returned mean is
+    for running statistics and carries none. It has no forward-mode derivative.
+
+    Args:
+        x: Points `(..., D)`.
+        beta: A point `(D,)`.
+        kappa: Minus the curvature, one number.
+
+    Returns:
+        Points `(..., D)` and the mean `(D,)`.
+
+    Raises:
+        ValueError: if the batch is empty.
+
+    >>> y, mean = functional.center_batch(jnp.array([[1.0, 0.5], [-1.0, 0.5]]), jnp.zeros(2), 1.0)
+    >>> print(mean)
+    [0.     0.3536]
+    """
+    x, beta = as_array("x", x), as_array("beta", beta)
+    check_shapes(x.shape[-1:], f"x {x.shape}", beta=beta)
+    if x.size == 0:
+        raise ValueError(f"the mean of no points is undefined, x has shape {x.shape}")
+    kappa = kappa_beside(x, kappa)
+    points = x[None] if x.ndim == 1 else x
+    y, mean = _center_batch(points, beta.astype(kappa.dtype), kappa)
+    return y.reshape(x.shape), lax.stop_gradient(mean)
+
+
 def conv_center(
     x: ArrayLike,
     normals: Normals,
@@ -226,7 +264,7 @@ def conv_center(
     beta = as_array("beta", beta)
     if x.ndim != 4 or x.size == 0:
         raise ValueError(f"expected images (N, H, W, C_in) with pixels in them, got {x.shape}")
-    space, time = normals.space, normals.time
+    space, time = normals.space, normals.times
     scale = jnp.ones_like(time) if unit_scale is None else as_array("unit_scale", unit_scale)
     check_shapes(time.shape, beta=beta)
     check_shapes(time.shape, unit_scale=scale)

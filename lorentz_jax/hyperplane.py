@@ -45,7 +45,7 @@ class Normals:
     """The cached V: one Minkowski normal per output unit. A pytree.
 
     Attributes:
-        time: `v_t`, shape `(out,)`.
+        time: `v_t`, shape `(out,)`; None for planes through the origin (b = 0), where it is 0.
         space: the space parts, shape `(..., out)`; a convolution keeps its `(kh, kw, in, out)`.
         length: Lorentz lengths |w|, shape `(out,)`. In floating point `time` and `space` lose them
             from |theta| about 8 (float32), so without them the pair is a one-way export.
@@ -57,10 +57,16 @@ class Normals:
     ((1,), (2, 1), (1,))
     """
 
-    time: Array
+    time: Array | None
     space: Array
     length: Array | None = None
     excess: Array | None = None
+
+    @property
+    def times(self) -> Array:
+        """`v_t` with its zeros, shape `(out,)`."""
+        zeros = jnp.zeros(self.space.shape[-1:], self.space.dtype)
+        return zeros if self.time is None else self.time
 
 
 def _inputs(space: Array) -> tuple[int, ...]:
@@ -68,7 +74,7 @@ def _inputs(space: Array) -> tuple[int, ...]:
     return tuple(range(space.ndim - 1))
 
 
-def normals(w: ArrayLike, b: ArrayLike, kappa: ArrayLike) -> Normals:
+def normals(w: ArrayLike, b: ArrayLike | None, kappa: ArrayLike) -> Normals:
     """Make the normals of weights and biases, `(|w| sinh theta, w cosh theta)` (eq. V).
 
     |theta| is cut at 80 (float32) or 701 (float64) and the rest kept in `excess`: layers see the
@@ -77,7 +83,8 @@ def normals(w: ArrayLike, b: ArrayLike, kappa: ArrayLike) -> Normals:
 
     Args:
         w: Weights `(..., out)`; all axes but the last are input, as of `(kh, kw, in, out)`.
-        b: Biases `(out,)`.
+        b: Biases `(out,)`; None for planes through the origin, whose normals have no time and are
+            the weights themselves.
         kappa: Minus the curvature, one number.
 
     Returns:
@@ -88,7 +95,12 @@ def normals(w: ArrayLike, b: ArrayLike, kappa: ArrayLike) -> Normals:
     >>> print(v.time, v.space[:, 0])
     [1.1752] [0.9258 1.2345]
     """
-    w, b = as_array("w", w, min_ndim=2), as_array("b", b)
+    w = as_array("w", w, min_ndim=2)
+    if b is None:
+        as_kappa(kappa, compute_dtype(w.dtype))
+        w = w.astype(compute_dtype(w.dtype))
+        return Normals(None, w, safe_norm(w, _inputs(w)))
+    b = as_array("b", b)
     check_shapes(w.shape[-1:], f"w {w.shape}", b=b)
     dtype = compute_dtype(jnp.result_type(w, b))
     return _normals(w.astype(dtype), b.astype(dtype), as_kappa(kappa, dtype))
@@ -153,7 +165,7 @@ def _column(size: Array, b: Array, kappa: Array) -> tuple[Array, Array, Array]:
 
 def _lorentz_norm(normals: Normals) -> tuple[Array, Array]:
     """|v|_L of a bare pair, and the share of it that one rounding of the pair can change."""
-    size, time = safe_norm(normals.space, _inputs(normals.space)), jnp.abs(normals.time)
+    size, time = safe_norm(normals.space, _inputs(normals.space)), jnp.abs(normals.times)
     product = (size - time) * (size + time)
     norm = jnp.sqrt(jnp.maximum(product, 0))  # (D64)
     eps = float(jnp.finfo(normals.space.dtype).eps)
@@ -182,7 +194,7 @@ def weights(normals: Normals, kappa: ArrayLike) -> tuple[Array, Array]:
     >>> print(w[:, 0], b)
     [0.6 0.8] [-1.]
     """
-    space, time = normals.space, normals.time
+    space, time = normals.space, normals.times
     kappa = as_kappa(kappa, space.dtype)
     s = jnp.sqrt(kappa)
     if normals.length is None:
@@ -240,9 +252,12 @@ def signed_distance(
     points, normals = x.astype(dtype), jax.tree.map(lambda a: a.astype(dtype), normals)
     # Over powers of two neither the product nor its gradient overflows, and no bit is lost.
     unit = binary_scale(points)
-    size = jnp.maximum(binary_scale(normals.space, 0)[0], binary_scale(normals.time[None], 0)[0])
-    time = time_column(points, kappa) / unit
-    z = (points / unit) @ (normals.space / size) - time * (normals.time / size)
+    size = binary_scale(normals.space, 0)[0]
+    if normals.time is not None:
+        size = jnp.maximum(size, binary_scale(normals.time[None], 0)[0])
+    z = (points / unit) @ (normals.space / size)
+    if normals.time is not None:
+        z = z - time_column(points, kappa) / unit * (normals.time / size)
     norm = _lorentz_norm(normals)[0] if normals.length is None else normals.length
     norm = jnp.ones_like(size) if scale == "inside" else norm
     excess = jnp.zeros_like(size) if normals.excess is None else normals.excess

@@ -10,7 +10,6 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array, lax
 
-from lorentz_jax._src.scalars import safe_norm
 
 
 def root(squares: Array) -> Array:
@@ -78,14 +77,21 @@ def _on_hyperboloid(m: Array, time: Array, kappa: Array) -> Array:
     return m / jnp.sqrt(kappa * squared)
 
 
-def to_hyperboloid(space: Array, time: Array, kappa: Array) -> Array:
-    """Space part of the timelike vector `(time, space)`, `(D,)`, divided by its Lorentz length.
+def lorentz_length(space: Array, time: Array, kappa: Array) -> Array:
+    """Length `s sqrt(time^2 - |space|^2)` of the timelike vector `(time, space)`, `(D,)`.
 
-    A mean of points has `time^2 - |space|^2 >= 1/kappa`, which is used as a floor (D69).
+    A mean of points has `time^2 - |space|^2 >= 1/kappa`, which is used as a floor (D69). No square
+    overflows, since the space part is at most as long as the time.
     """
-    size = safe_norm(space)
-    squared = jnp.maximum((time - size) * (time + size), 1 / kappa)
-    return space / jnp.sqrt(kappa * squared)
+    share = space / time
+    least = 1 / (jnp.sqrt(kappa) * time)
+    rest = jnp.maximum(1 - jnp.sum(share * share), least * least)
+    return jnp.sqrt(kappa) * time * jnp.sqrt(rest)
+
+
+def to_hyperboloid(space: Array, time: Array, kappa: Array) -> Array:
+    """Space part of the timelike vector `(time, space)`, `(D,)`, divided by its Lorentz length."""
+    return space / lorentz_length(space, time, kappa)
 
 
 def point_time(p: Array, kappa: Array) -> Array:

@@ -258,6 +258,8 @@ class LorentzResNet(ResNet):
         scale: of the logits, see `hyperplane.signed_distance`.
         norm: "centering", or "variance" for `VarianceBatchNorm`.
         weight_norm: of the convolutions, see `nn.LorentzConv`.
+        use_bias: of the convolutions. None leaves b out where a centring norm follows and `init` is
+            "fast": the norm takes away what b adds, see `docs/networks.md`.
         param_dtype: dtype of parameters and statistics.
         rngs: the stream `params` draws the kernels.
 
@@ -277,7 +279,7 @@ class LorentzResNet(ResNet):
         in_channels: int = 3, *, kappa: float = 0.1, learn_kappa: bool = False,
         kappa_per_layer: bool = False, init: str = "fast", momentum: float = 0.1,
         scale: str | None = "inside", norm: str = "centering", weight_norm: bool = True,
-        param_dtype: Any = jnp.float32, rngs: nnx.Rngs,
+        use_bias: bool | None = None, param_dtype: Any = jnp.float32, rngs: nnx.Rngs,
     ):  # fmt: skip
         if norm not in ("centering", "variance"):
             raise ValueError(f'norm must be "centering" or "variance", got {norm!r}')
@@ -285,10 +287,12 @@ class LorentzResNet(ResNet):
             raise ValueError("kappa_per_layer goes with learn_kappa=True, got False")
         common: Any = {"kappa": kappa, "init": init, "param_dtype": param_dtype}
         centering = norm == "centering"
+        if use_bias is None:
+            use_bias = init != "fast" or not centering
         batch_norm = nn.LorentzBatchNorm if centering else VarianceBatchNorm
         learned = partial(nn.Kappa, kappa, param_dtype)
         layers = Layers(
-            conv=partial(nn.LorentzConv, weight_norm=weight_norm, **common),
+            conv=partial(nn.LorentzConv, weight_norm=weight_norm, use_bias=use_bias, **common),
             norm=partial(batch_norm, momentum=momentum, **common),
             head=partial(nn.LorentzMLR, learn_kappa=kappa_per_layer, scale=scale, **common),
             conv_norm=nn.conv_norm if centering else None,
@@ -303,6 +307,7 @@ class LorentzResNet(ResNet):
             "scale": scale,
             "norm": norm,
             "weight_norm": weight_norm,
+            "use_bias": use_bias,
         }
         super().__init__(layers, stages, width, num_classes, in_channels, shared, rngs, options)
         if init == "fast":

@@ -38,6 +38,7 @@ class LorentzLinear(HyperplaneLayer):
         learn_kappa: make kappa a parameter, see `Kappa`.
         activation: elementwise on space parts, None for none.
         weight_norm: train direction and length of a unit apart, `w = softplus(g) a/|a|`.
+        use_bias: with b. Before a centring norm it is redundant: the norm takes away what it adds.
         init: preset of `initializers`; "fast" learns quickly, "paper" is the reference's.
         param_dtype: dtype of the parameters; the output has the dtype of the input.
 
@@ -53,11 +54,11 @@ class LorentzLinear(HyperplaneLayer):
     def __init__(
         self, in_features: int, out_features: int, *, kappa: float, rngs: nnx.Rngs,
         learn_kappa: bool = False, activation: Activation | None = None, weight_norm: bool = True,
-        init: str = "fast", param_dtype: Any = jnp.float32,
+        use_bias: bool = True, init: str = "fast", param_dtype: Any = jnp.float32,
     ):  # fmt: skip
         shape = (in_features, out_features)
         values = initializers.affine(rngs.params(), shape, init, weight_norm, param_dtype)
-        super().__init__(values, kappa, learn_kappa, activation, init)
+        super().__init__(values, kappa, learn_kappa, activation, init, use_bias)
 
     compiles, constant_names = True, (*NORMALS, "push", "pull")
 
@@ -86,6 +87,8 @@ class LorentzConv(HyperplaneLayer):
         learn_kappa: make kappa a parameter, see `Kappa`.
         activation: elementwise on space parts, None for none.
         weight_norm: `w = softplus(g) a/|a|`, with the length |a| over window and channels.
+        use_bias: with b. Before a centring norm it is redundant, and without it the convolution is
+            an ordinary one.
         init: preset of `initializers`; "fast" learns quickly, "paper" is the reference's.
         param_dtype: dtype of the parameters; the output has the dtype of the input.
 
@@ -102,12 +105,12 @@ class LorentzConv(HyperplaneLayer):
         self, in_features: int, out_features: int, kernel_size: tuple[int, int] = (3, 3), *,
         kappa: float, rngs: nnx.Rngs, strides: int | Sequence[int] = 1,
         padding: functional.Padding = None, learn_kappa: bool = False,
-        activation: Activation | None = None, weight_norm: bool = True, init: str = "fast",
-        param_dtype: Any = jnp.float32,
+        activation: Activation | None = None, weight_norm: bool = True, use_bias: bool = True,
+        init: str = "fast", param_dtype: Any = jnp.float32,
     ):  # fmt: skip
         shape = (*kernel_size, in_features, out_features)
         values = initializers.affine(rngs.params(), shape, init, weight_norm, param_dtype)
-        super().__init__(values, kappa, learn_kappa, activation, init)
+        super().__init__(values, kappa, learn_kappa, activation, init, use_bias)
         self.strides, self.padding = freeze_window(strides, padding)
 
     compiles, constant_names = True, (*NORMALS, "push", "pull")
@@ -238,11 +241,10 @@ class LorentzBatchNorm(HyperbolicModule):
                 return x
             check_kappa(self.frozen, kappa)
         if self.uses_running_average(x, use_running_average):
-            mean = self.mean[...]
-        else:
-            mean = functional.batch_mean(x, kappa)
-            self.update(mean, kappa)
-        return functional.center(x, mean, self.beta_point(kappa), kappa)
+            return functional.center(x, self.mean[...], self.beta_point(kappa), kappa)
+        y, mean = functional.center_batch(x, self.beta_point(kappa), kappa)
+        self.update(mean, kappa)
+        return y
 
     def uses_running_average(self, x: Array, use_running_average: bool | None) -> bool:
         """Return whether a call with these arguments centres at the running mean."""
@@ -284,10 +286,11 @@ def fold_norm(layer: Any, norm: nnx.Module, kappa: float) -> dict[str, Array] | 
     push, normals = np.sqrt(kappa) * point, layer.normals(kappa)
     arrays = {
         "space": np.asarray(normals.space, np.float64) @ rotation.T,
-        "time": np.asarray(normals.time, np.float64) @ rotation.T,
         "push": push,
         "pull": push / (1 + np.sqrt(1 + push @ push)),
     }
+    if normals.time is not None:
+        arrays["time"] = np.asarray(normals.time, np.float64) @ rotation.T
     return {name: jnp.asarray(a, normals.space.dtype) for name, a in arrays.items()}
 
 
@@ -308,7 +311,8 @@ def conv_norm(
     """Compute `norm(conv(x))`; in training by the fused `functional.conv_center`.
 
     Args:
-        conv: the convolution; with an activation the two are called one after the other.
+        conv: the convolution; with an activation, or without a bias, the two are called one after
+            the other.
         norm: the norm of its output.
         x: images `(N, H, W, D_in)`.
         kappa: overrides the kappa of both modules.
@@ -319,7 +323,8 @@ def conv_norm(
         >>> conv_norm(conv, LorentzBatchNorm(8, kappa=1.0), jnp.ones((2, 6, 6, 3))).shape
         (2, 6, 6, 8)
     """
-    if conv.activation is not None or norm.uses_running_average(x, use_running_average):
+    plain = conv.activation is not None or conv.bias is None
+    if plain or norm.uses_running_average(x, use_running_average):
         return norm(conv(x, kappa), kappa, use_running_average)
     kappa = conv.resolve_kappa(kappa)
     normals, unit_scale = conv.factored_normals(kappa)

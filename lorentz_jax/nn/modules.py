@@ -121,8 +121,8 @@ class HyperbolicModule(nnx.Module):
     def kept_normals(self, kappa: Any) -> Normals:
         """Return the normals that a frozen layer holds, made for this kappa."""
         check_kappa(self.frozen, self.resolve_kappa(kappa))
-        held = {name: v[...] for name in NORMALS if (v := getattr(self, name, None)) is not None}
-        return Normals(**held)
+        held = {name: getattr(self, name, None) for name in NORMALS}
+        return Normals(**{name: None if v is None else v[...] for name, v in held.items()})
 
     def unscale(self, stored: Array, dim: int, kappa: Any = None) -> Array:
         """Return the offset that is stored as `stored`, for inputs of `dim` space coordinates."""
@@ -144,6 +144,7 @@ class HyperplaneLayer(HyperbolicModule):
         learn_kappa: make it a parameter, see `Kappa`.
         activation: stored for the subclass to apply, None for none.
         init: the preset that `values` come from; it decides how the bias is stored.
+        use_bias: without, all planes pass through the origin.
 
     Raises:
         ValueError: `kappa` is not positive, or a learned one starts outside its bounds.
@@ -170,16 +171,19 @@ class HyperplaneLayer(HyperbolicModule):
         learn_kappa: bool = False,
         activation: Activation | None = None,
         init: str = "fast",
+        use_bias: bool = True,
     ):
         super().__init__(kappa, learn_kappa, values.kernel.dtype)
         self.scaled = initializers.check_preset(init) == "fast"
         self.kernel = nnx.Param(values.kernel)
         self.gain = None if values.gain is None else nnx.Param(values.gain)
-        self.bias = nnx.Param(values.bias)
+        self.bias = nnx.Param(values.bias) if use_bias else None
         self.activation = activation
 
     def biases(self, kappa: Any = None) -> Array:
         """Return b of every unit, `(out,)`."""
+        if self.bias is None:
+            return jnp.zeros(self.kernel.shape[-1:], self.kernel.dtype)
         return self.unscale(self.bias[...], math.prod(self.kernel.shape[:-1]), kappa)
 
     def weights(self, kappa: Any = None) -> tuple[Array, Array]:
@@ -193,6 +197,8 @@ class HyperplaneLayer(HyperbolicModule):
         """Return the Minkowski normals V of the units, see `hyperplane.normals`."""
         if self.frozen is not None:
             return self.kept_normals(kappa)
+        if self.bias is None:
+            return hyperplane.normals(self.weights(kappa)[0], None, self.resolve_kappa(kappa))
         normals, unit_scale = self.factored_normals(kappa)
         return normals if unit_scale is None else replace(normals, space=normals.space * unit_scale)
 
