@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import ArrayLike
 
+from lorentz_jax._src import centering as _centering
 from lorentz_jax._src import conv as _conv
 from lorentz_jax._src.arguments import (
     Activation,
@@ -27,7 +28,6 @@ from lorentz_jax._src.arguments import (
     compute_dtype,
     kappa_beside,
 )
-from lorentz_jax._src.centering import center_batch as _center_batch
 from lorentz_jax._src.conv import Padding
 from lorentz_jax._src.plain import point_time, precise, shifts, time_of, to_hyperboloid
 from lorentz_jax._src.scalars import asinh_scaled, divide, safe_norm, theta_limit
@@ -221,7 +221,7 @@ def center_batch(x: ArrayLike, beta: ArrayLike, kappa: ArrayLike) -> tuple[Array
         raise ValueError(f"the mean of no points is undefined, x has shape {x.shape}")
     kappa = kappa_beside(x, kappa)
     points = x[None] if x.ndim == 1 else x
-    y, mean = _center_batch(points, beta.astype(kappa.dtype), kappa)
+    y, mean = _centering.center_batch(points, beta.astype(kappa.dtype), kappa)
     return y.reshape(x.shape), lax.stop_gradient(mean)
 
 
@@ -264,16 +264,20 @@ def conv_center(
     beta = as_array("beta", beta)
     if x.ndim != 4 or x.size == 0:
         raise ValueError(f"expected images (N, H, W, C_in) with pixels in them, got {x.shape}")
-    space, time = normals.space, normals.times
-    scale = jnp.ones_like(time) if unit_scale is None else as_array("unit_scale", unit_scale)
-    check_shapes(time.shape, beta=beta)
-    check_shapes(time.shape, unit_scale=scale)
-    dtype = compute_dtype(x.dtype)
+    space = normals.space
+    ones = jnp.ones(space.shape[-1:], space.dtype)
+    scale = ones if unit_scale is None else as_array("unit_scale", unit_scale)
+    check_shapes(ones.shape, beta=beta)
+    check_shapes(ones.shape, unit_scale=scale)
+    kappa = kappa_beside(x, kappa)
     strides, pads = _conv.window_arguments(strides, padding, space.shape[:2])
-    space, scale, time, beta = (a.astype(dtype) for a in (space, scale, time, beta))
-    results: Any = _conv.conv_center(
-        x, space, scale, time, beta, kappa_beside(x, kappa), strides, pads
-    )
+    space, scale, beta = (a.astype(kappa.dtype) for a in (space, scale, beta))
+    results: Any
+    if normals.time is None:
+        results = _centering.conv_center(x, space, scale, beta, kappa, strides, pads)
+    else:
+        time = normals.time.astype(kappa.dtype)
+        results = _conv.conv_center(x, space, scale, time, beta, kappa, strides, pads)
     return results[0], lax.stop_gradient(results[1])
 
 

@@ -107,7 +107,7 @@ def normals(w: ArrayLike, b: ArrayLike | None, kappa: ArrayLike) -> Normals:
 
 
 def factored_normals(
-    direction: ArrayLike, gain: ArrayLike, b: ArrayLike, kappa: ArrayLike
+    direction: ArrayLike, gain: ArrayLike, b: ArrayLike | None, kappa: ArrayLike
 ) -> tuple[Normals, Array]:
     """Make the normals of `w = g a/|a|` with their space part left over a number per unit (D67).
 
@@ -118,7 +118,7 @@ def factored_normals(
     Args:
         direction: The direction a of every unit's weights, `(..., out)`.
         gain: Their signed length g, `(out,)`.
-        b: Biases `(out,)`.
+        b: Biases `(out,)`; None as in `normals`.
         kappa: Minus the curvature, one number.
 
     Returns:
@@ -130,9 +130,15 @@ def factored_normals(
     >>> print((v.space * unit_scale)[:, 0])
     [0.9258 1.2345]
     """
-    a, b = as_array("direction", direction, min_ndim=2), as_array("b", b)
-    g = as_array("gain", gain)
+    a, g = as_array("direction", direction, min_ndim=2), as_array("gain", gain)
     check_shapes(a.shape[-1:], f"a direction {a.shape}", gain=g)
+    if b is None:
+        dtype = compute_dtype(jnp.result_type(a, g))
+        as_kappa(kappa, dtype)
+        a, g = a.astype(dtype), g.astype(dtype)
+        length = safe_norm(a, _inputs(a))
+        return Normals(None, a, jnp.where(length > 0, jnp.abs(g), 0)), divide(g, length)
+    b = as_array("b", b)
     check_shapes(a.shape[-1:], f"a direction {a.shape}", b=b)
     dtype = compute_dtype(jnp.result_type(a, g, b))
     a, g, b = a.astype(dtype), g.astype(dtype), b.astype(dtype)

@@ -77,21 +77,32 @@ def _on_hyperboloid(m: Array, time: Array, kappa: Array) -> Array:
     return m / jnp.sqrt(kappa * squared)
 
 
-def lorentz_length(space: Array, time: Array, kappa: Array) -> Array:
-    """Length `s sqrt(time^2 - |space|^2)` of the timelike vector `(time, space)`, `(D,)`.
+def lorentz_length(squared: Array, time: Array, kappa: Array) -> Array:
+    """Length `s sqrt(time^2 - squared)` of a timelike vector whose space part has this square.
 
-    A mean of points has `time^2 - |space|^2 >= 1/kappa`, which is used as a floor (D69). No square
-    overflows, since the space part is at most as long as the time.
+    A mean of points has `time^2 - squared >= 1/kappa`, which is used as a floor (D69).
     """
-    share = space / time
-    least = 1 / (jnp.sqrt(kappa) * time)
-    rest = jnp.maximum(1 - jnp.sum(share * share), least * least)
-    return jnp.sqrt(kappa) * time * jnp.sqrt(rest)
+    s = jnp.sqrt(kappa)
+    rest = jnp.maximum(1 - squared / time / time, 1 / (s * time) ** 2)
+    return s * time * jnp.sqrt(rest)
 
 
 def to_hyperboloid(space: Array, time: Array, kappa: Array) -> Array:
     """Space part of the timelike vector `(time, space)`, `(D,)`, divided by its Lorentz length."""
-    return space / lorentz_length(space, time, kappa)
+    return space / lorentz_length(jnp.sum(space * space), time, kappa)
+
+
+def midpoint(a: Array, b: Array, share: float, kappa: Array) -> Array:
+    """Centroid of two points `(D,)` with weights 1 - share and share.
+
+    `-M o M` of the sum M is `((1 - share)^2 + share^2)/kappa` and twice the weights' product times
+    `a_t b_t - a.b`, which is at least 1/kappa: terms that are positive, of one small sum.
+    """
+    squared_a, squared_b, product = jnp.sum(jnp.stack([a * a, b * b, a * b]), axis=1)
+    times = jnp.sqrt(1 / kappa + squared_a) * jnp.sqrt(1 / kappa + squared_b)
+    both = kappa * jnp.maximum(times - product, 1 / kappa)
+    length = jnp.sqrt((1 - share) ** 2 + share**2 + 2 * share * (1 - share) * both)
+    return ((1 - share) * a + share * b) / length
 
 
 def point_time(p: Array, kappa: Array) -> Array:

@@ -70,9 +70,15 @@ def binary_scale(x: Array, axis: int | tuple[int, ...] = -1) -> Array:
     Dividing by it is exact, so a scaled sum of squares neither overflows nor loses a bit.
     """
     largest = jnp.max(jnp.abs(jax.lax.stop_gradient(x)), axis=axis, keepdims=True, initial=0)
-    usable = (largest > 0) & jnp.isfinite(largest)
-    _, exponent = jnp.frexp(jnp.where(usable, largest, jnp.ones_like(largest)))
-    return jnp.ldexp(jnp.ones_like(largest), exponent - 1)
+    # The bits of the exponent alone; `frexp` and `ldexp` are twenty operations each.
+    info = jnp.finfo(largest.dtype)
+    integer = jnp.dtype(f"int{info.bits}")
+    mask = jnp.asarray((2**info.nexp - 1) << info.nmant, integer)
+    bits = jax.lax.bitcast_convert_type(largest, integer) & mask
+    # Its inverse must not underflow either: a division is a product with it, once compiled.
+    power = jax.lax.bitcast_convert_type(bits, largest.dtype)
+    power = jnp.clip(power, float(info.tiny), 1 / float(info.tiny))
+    return jnp.where((largest > 0) & jnp.isfinite(largest), power, jnp.ones_like(largest))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
@@ -85,7 +91,9 @@ def _norm(x: Array, axis: int | tuple[int, ...]) -> Array:
 def _norm_jvp(axis, primals, tangents):
     (x,), (dx,) = primals, tangents
     norm = _norm(x, axis)
-    return norm, jnp.sum(divide(x, norm) * dx, axis=axis, keepdims=True)  # (D2)
+    # By the inverse: a division of x itself XLA would rather keep than do again.
+    unit = x * divide(jnp.ones_like(norm), norm)
+    return norm, jnp.sum(unit * dx, axis=axis, keepdims=True)  # (D2)
 
 
 def safe_norm(x: Array, axis: int | tuple[int, ...] = -1, keepdims: bool = False) -> Array:

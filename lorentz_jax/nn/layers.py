@@ -12,7 +12,7 @@ from jax import Array
 
 from lorentz_jax import functional
 from lorentz_jax._src.arguments import as_kappa, compute_dtype
-from lorentz_jax._src.plain import boost_by, point_time, to_hyperboloid
+from lorentz_jax._src.plain import boost_by, midpoint
 from lorentz_jax._src.polar import polar
 from lorentz_jax.nn import initializers
 from lorentz_jax.nn.compiling import check_kappa, check_mode, definer
@@ -261,9 +261,7 @@ class LorentzBatchNorm(HyperbolicModule):
         dtype, share = compute_dtype(self.mean.dtype), self.momentum
         old, new = self.mean[...].astype(dtype), jax.lax.stop_gradient(mean).astype(dtype)
         kappa = jax.lax.stop_gradient(as_kappa(kappa, dtype))
-        space = (1 - share) * old + share * new
-        time = (1 - share) * point_time(old, kappa) + share * point_time(new, kappa)
-        self.mean[...] = to_hyperboloid(space, time, kappa).astype(self.mean.dtype)
+        self.mean[...] = midpoint(old, new, share, kappa).astype(self.mean.dtype)
 
 
 def fold_norm(layer: Any, norm: nnx.Module, kappa: float) -> dict[str, Array] | None:
@@ -311,8 +309,7 @@ def conv_norm(
     """Compute `norm(conv(x))`; in training by the fused `functional.conv_center`.
 
     Args:
-        conv: the convolution; with an activation, or without a bias, the two are called one after
-            the other.
+        conv: the convolution; with an activation the two are called one after the other.
         norm: the norm of its output.
         x: images `(N, H, W, D_in)`.
         kappa: overrides the kappa of both modules.
@@ -323,8 +320,7 @@ def conv_norm(
         >>> conv_norm(conv, LorentzBatchNorm(8, kappa=1.0), jnp.ones((2, 6, 6, 3))).shape
         (2, 6, 6, 8)
     """
-    plain = conv.activation is not None or conv.bias is None
-    if plain or norm.uses_running_average(x, use_running_average):
+    if conv.activation is not None or norm.uses_running_average(x, use_running_average):
         return norm(conv(x, kappa), kappa, use_running_average)
     kappa = conv.resolve_kappa(kappa)
     normals, unit_scale = conv.factored_normals(kappa)

@@ -197,8 +197,6 @@ class HyperplaneLayer(HyperbolicModule):
         """Return the Minkowski normals V of the units, see `hyperplane.normals`."""
         if self.frozen is not None:
             return self.kept_normals(kappa)
-        if self.bias is None:
-            return hyperplane.normals(self.weights(kappa)[0], None, self.resolve_kappa(kappa))
         normals, unit_scale = self.factored_normals(kappa)
         return normals if unit_scale is None else replace(normals, space=normals.space * unit_scale)
 
@@ -210,6 +208,7 @@ class HyperplaneLayer(HyperbolicModule):
         if self.frozen is not None:
             return self.kept_normals(kappa), None
         kernel, b, kappa = self.kernel[...], self.biases(kappa), self.resolve_kappa(kappa)
+        b = None if self.bias is None else b
         if self.gain is None:
             return hyperplane.normals(kernel, b, kappa), None
         return hyperplane.factored_normals(kernel, jax.nn.softplus(self.gain[...]), b, kappa)

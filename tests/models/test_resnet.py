@@ -53,7 +53,7 @@ def test_resnet18_has_the_reference_layout():
     assert model.head.kernel.shape == (512, 10)
     # The reference has 702,687 parameters at width 16 (its random V left out), of which 20 are the
     # times of its betas and one is its curvature.
-    _, params, _ = split(abstract(width=16))
+    _, params, _ = split(abstract(width=16, use_bias=True))
     assert sum(p.size for p in params.values()) == 702_666
 
 
