@@ -1,7 +1,7 @@
 """Time whole networks against the Euclidean ResNet: training step, inference, data, scaling."""
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -118,22 +118,34 @@ def build(name: str, sizes: Sizes) -> ResNet:
     return model
 
 
-def training_arm(name: str, sizes: Sizes) -> Arm:
-    """Compile a step of SGD with momentum: loss, gradient, update, running statistics."""
+def training_step(
+    name: str, sizes: Sizes, dtype: Any = jnp.float32
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """Return a step of SGD with momentum: loss, gradient, update, running statistics; its arguments.
+
+    `dtype` is what the network computes in.
+    """
     graphdef, params, stats = split(build(name, sizes))
     optimiser = optax.sgd(0.05, 0.9, nesterov=True)
+    options = {} if dtype == jnp.float32 else {"dtype": dtype}
 
     def step(params, stats, momentum, images, labels):
         def loss_fn(params):
             model = merge(graphdef, params, stats)
-            loss = cross_entropy(model(images, train=True), labels).mean()
+            loss = cross_entropy(model(images, train=True, **options), labels).mean()
             return loss, split(model)[2]
 
         (loss, new), gradients = jax.value_and_grad(loss_fn, has_aux=True)(params)
         updates, momentum = optimiser.update(gradients, momentum, params)
         return optax.apply_updates(params, updates), new, momentum, loss
 
-    return compile_arm(step, params, stats, optimiser.init(params), *sizes.images())
+    return step, (params, stats, optimiser.init(params), *sizes.images())
+
+
+def training_arm(name: str, sizes: Sizes) -> Arm:
+    """Compile `training_step`."""
+    function, arguments = training_step(name, sizes)
+    return compile_arm(function, *arguments)
 
 
 def training(names: Sequence[str], sizes: Sizes, seconds: float = 60.0) -> list[Row]:
