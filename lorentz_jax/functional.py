@@ -114,8 +114,7 @@ def conv(
     strides, pads = _conv.window_arguments(strides, padding, window)
     images = x.reshape((-1, *x.shape[-3:]))
     if normals.time is None:
-        dtype = None if activation is None else kappa.dtype
-        z = _conv.conv_images(images, normals.space, strides, pads, dtype)
+        z = _conv.conv_images(images, normals.space, strides, pads).astype(kappa.dtype)
     else:
         t = _conv.patch_time(images, kappa, window, strides, pads)
         z = _conv.conv_product(images, normals.space, normals.time, t, strides, pads)

@@ -191,7 +191,7 @@ def backward(form: Form, kept: _Residuals, g):
     sums = form.columns([a, b], g, dtype), _times(scale, form.columns([through_a, q], z, dtype))
     sums = jnp.concatenate(sums)
     a_g, b_g, a_y, q_y = sums
-    # Sums of a q, A d, q e and tau q over the points, by the products of these four with mu, beta.
+    # The sums over the points of a q, A d, q d and q e, and of tau q (D82).
     (_, a_q), _, (a_d, _), (q_d, q_e) = jnp.sum(sums[:, None] * jnp.stack([mu, beta]), axis=2)
     tau_q = (k1 * q_d - a_q) / s
     g_m = k2 * a_q  # (D72)
@@ -211,7 +211,7 @@ def backward(form: Form, kept: _Residuals, g):
     # (D76)
     g_y = g.astype(dtype) + g_d[..., None] * mu + g_e[..., None] * beta
     g_y = g_y + omega[..., None] * _times(scale, z.astype(dtype)) + eta
-    # `s out` is a function of `(s y, s beta)` alone: Euler's theorem, by numbers a point (D81).
+    # `s out` is a function of `(s y, s beta)` alone: Euler's theorem, by numbers a point (D83).
     along = g_d * d + g_e * e + omega * (tau * tau - 1 / kappa) - a * p - b * q
     along = jnp.sum(along) + points * n.length * jnp.sum(eta * mu) + jnp.sum(g_beta * beta)
     return _times(scale, g_y).astype(z.dtype), g_beta, along / (2 * kappa)

@@ -138,8 +138,18 @@ def boost_by(y: Array, push: Array, pull: Array, kappa: float) -> Array:
     `push = s p` and `pull = s p/(1 + s p_t)`, shape `(D,)`, are made once, with the constants.
     """
     push, pull = push.astype(y.dtype), pull.astype(y.dtype)
-    time = jnp.sqrt(1 / kappa + jnp.sum(y * y, axis=-1, keepdims=True))
-    # A product with one column: two sums over the channels make XLA's CPU code read y slowly. In
-    # full precision, since time and product may cancel.
-    along = jnp.matmul(y, pull[:, None], precision=lax.Precision.HIGHEST)
-    return y + (time + along) * push
+
+    def with_product(y, push, pull):
+        # With one column: two sums over the channels make XLA's CPU code read y slowly. In full
+        # precision, since time and product may cancel.
+        time = jnp.sqrt(1 / kappa + jnp.sum(y * y, axis=-1, keepdims=True))
+        along = jnp.matmul(y, pull[:, None], precision=lax.Precision.HIGHEST)
+        return y + (time + along) * push
+
+    def with_sums(y, push, pull):
+        # On an accelerator one kernel makes both sums, and the next one all else.
+        time = jnp.sqrt(1 / kappa + jnp.sum(y * y, axis=-1, keepdims=True))
+        along = jnp.sum(y * pull, axis=-1, keepdims=True)
+        return y + (time + along) * push
+
+    return lax.platform_dependent(y, push, pull, cpu=with_product, default=with_sums)

@@ -8,10 +8,9 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax import Array, lax
+from jax import Array
 
-from lorentz_jax._src.arguments import compute_dtype
-from lorentz_jax._src.conv import window_arguments
+from lorentz_jax._src.conv import conv_images, window_arguments
 from lorentz_jax.models.resnet import Layers, ResNet
 from lorentz_jax.nn.compiling import Frozen, check_mode, definer
 from lorentz_jax.nn.initializers import draw_normal, draw_uniform
@@ -44,11 +43,9 @@ class EuclideanConv(nnx.Module):
         kernel = self.kernel[...].astype(x.dtype)
         strides, pads = window_arguments(self.strides, None, kernel.shape[:2])
         folded = self.frozen is not None and self.frozen.folded
-        out = lax.conv_general_dilated(
-            x, kernel, strides, pads, dimension_numbers=("NHWC", "HWIO", "NHWC"),
-            preferred_element_type=compute_dtype(x.dtype) if folded else None,
-        )  # fmt: skip
-        return (out + self.bias[...].astype(out.dtype)).astype(x.dtype) if folded else out
+        out = conv_images(x, kernel, strides, pads)
+        # In the dtype of the images: a GPU's library adds a bias and applies ReLU as it convolves.
+        return out + self.bias[...].astype(out.dtype) if folded else out
 
     def constants(self, kappa: Any) -> dict[str, Array]:
         """Return the kernel."""
