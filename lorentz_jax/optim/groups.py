@@ -141,8 +141,8 @@ def limit_turn(
     are limited (`Group.limited`), or a bare array. The state is that of `rule`, so that checkpoints
     with and without a limit have one layout.
 
-    `limit_turn(limit)` is the limit alone, to be chained: before a rule it limits the gradients, and
-    after one the steps themselves, momentum included, so that `limit` is an angle in radians.
+    `limit_turn(limit)` is the limit alone, to be chained. Before a rule it limits the gradients.
+    After one it limits the steps, momentum included, and `limit` is an angle in radians.
 
     Args:
         rule: the transformation to limit, such as `optax.sgd`.
