@@ -12,7 +12,7 @@ require("lorentz_jax.inference", "nn", "flax")
 
 from lorentz_jax.inference.compile import Weights, compile_cached_v, restore
 from lorentz_jax.inference.compiled import Compiled, evaluate
-from lorentz_jax.inference.export import export
+from lorentz_jax.inference.export import export, load_exported
 from lorentz_jax.inference.files import describe, is_compiled, load, refuse_compiled, save
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "export",
     "is_compiled",
     "load",
+    "load_exported",
     "refuse_compiled",
     "restore",
     "save",

@@ -39,7 +39,7 @@ class Evaluate:
         """The text to print."""
         compiled = inference.load(self.file, kappa=self.kappa, like=_model(self.like))
         name = self.dataset or compiled.info.get("dataset")
-        if name is None:
+        if not isinstance(name, str):
             raise ValueError(f"{self.file} names no dataset: choose one with --dataset")
         dataset = data.load(name, data_dir=self.data_dir)
         result = inference.evaluate(compiled, dataset, self.batch_size)

@@ -99,7 +99,8 @@ class BdeirMLR(nn.HyperbolicModule):
         learn_kappa: bool = False, init: str = "fast", param_dtype: Any = jnp.float32,
     ):  # fmt: skip
         super().__init__(kappa, learn_kappa, param_dtype)
-        shape = initializers.check_kernel((in_features, num_classes))
+        shape = (in_features, num_classes)
+        initializers.check_kernel(shape)
         if initializers.check_preset(init) == "fast":
             kernel, _, bias = initializers.head(rngs.params(), shape, init, param_dtype)
         else:
