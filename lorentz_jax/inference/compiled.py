@@ -17,6 +17,7 @@ from lorentz_jax import metrics, nn
 from lorentz_jax._src.archive import parse_json
 from lorentz_jax._src.arguments import as_kappa
 from lorentz_jax.data import Dataset, normalise
+from lorentz_jax.inference.programs import Programs
 from lorentz_jax.models import MODELS, ResNet, has_extra_logit
 from lorentz_jax.nn import compiling
 from lorentz_jax.nn.compiling import Frozen
@@ -111,12 +112,16 @@ class Compiled:
         return nnx.merge(self.graphdef, state, *(() if self.fixed is None else (self.fixed,)))
 
     def __call__(self, *args: Any) -> Any:
-        """`apply` with the model's own arrays, compiled once for each shape of the arguments."""
-        return self._jitted(self.params, *args)
+        """`apply` with the model's own arrays, compiled for the shapes of the arguments.
+
+        The last 16 programs are kept. The first 8 shapes get one each. After them a network of
+        `models` pads a new batch size with zero images to a power of two, and cuts the result.
+        """
+        return self._programs(self.params, *args)
 
     @functools.cached_property
-    def _jitted(self) -> Callable:
-        return jax.jit(self.apply)
+    def _programs(self) -> Programs:
+        return Programs(self.apply, rows=self.description is not None)
 
 
 class Occurrence(NamedTuple):
