@@ -114,7 +114,7 @@ def is_compiled(path: str | os.PathLike) -> bool:
     """Whether `path` is a compiled model, of whatever version."""
     try:
         with open_archive(path) as archive:
-            return parse_json(archive.text(HEADER) or "{}").get("format") == FORMAT
+            return parse_json(_text(archive) or "{}").get("format") == FORMAT
     except (ValueError, AttributeError, OSError):
         return False
 
@@ -151,7 +151,7 @@ def _safetensors(arrays: dict[str, np.ndarray], text: str) -> bytes:
             "to write .safetensors needs the package safetensors: "
             "pip install 'lorentz-jax[convert]'"
         ) from None
-    return save(arrays, metadata={HEADER: text, "crc32": str(zlib.crc32(text.encode()))})
+    return save(arrays, metadata={"header": text, "crc32": str(zlib.crc32(text.encode()))})
 
 
 def _write_npz(file: Any, arrays: dict[str, np.ndarray], text: str) -> None:
@@ -166,7 +166,7 @@ def _write_npz(file: Any, arrays: dict[str, np.ndarray], text: str) -> None:
 def _header(path: str | os.PathLike, archive: Archive) -> dict[str, Any]:
     """The header of a compiled model of this version, each field of its kind, or `ValueError`."""
     expected = f"{path}: expected {_EXPECTED}"
-    text = archive.text(HEADER)
+    text = _text(archive)
     if text is None:
         names = ", ".join(archive.names[:3])
         raise ValueError(f"{expected}, got an archive of {names or 'nothing'}")
@@ -189,6 +189,11 @@ def _header(path: str | os.PathLike, archive: Archive) -> dict[str, Any]:
     if wrong is not None:
         raise ValueError(f"{path}: expected {wrong} in {HEADER}")
     return header
+
+
+def _text(archive: Archive) -> bytes | None:
+    text = archive.text(HEADER)  # of an npz
+    return archive.text("header") if text is None else text
 
 
 def _wrong_fields(header: dict[str, Any]) -> Iterator[str]:

@@ -338,9 +338,9 @@ def test_numbers_that_are_not_finite(tmp_path, kind, bad):
         from safetensors.numpy import save
 
         with open_archive(path) as archive:
-            text = archive.text("header.json").decode().replace(*crcs)
+            text = archive.text("header").decode().replace(*crcs)
             arrays = {name: archive.array(name) for name in archive.names}
-        metadata = {"header.json": text, "crc32": str(zlib.crc32(text.encode()))}
+        metadata = {"header": text, "crc32": str(zlib.crc32(text.encode()))}
         path.write_bytes(save(arrays | {"time": content}, metadata))
     refused(path, "time holds values that are not finite")
 
