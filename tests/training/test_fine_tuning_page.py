@@ -35,7 +35,9 @@ def trained(tmp_path_factory):
     return folder, names
 
 
-@pytest.mark.parametrize("head", ["as written", "nnx.Linear"])
+@pytest.mark.parametrize(
+    "head", ["as written", pytest.param("nnx.Linear", marks=pytest.mark.slow)]
+)
 def test_the_page_runs(head, trained, monkeypatch, capsys):
     folder, names = trained
     names = {**names, "model": nnx.clone(names["model"])}
