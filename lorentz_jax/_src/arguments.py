@@ -101,14 +101,13 @@ def check_sizes(**sizes: Any) -> None:
 
 def check_normals(normals: Any) -> None:
     """Raise `TypeError` unless these are `Normals`, and `ValueError` unless their shapes fit."""
-    names = ("time", "space", "length", "excess")  # `Normals` itself stands in a later module
-    arrays: Any = {name: getattr(normals, name, None) for name in names}
-    if not all(hasattr(arrays[name], "shape") for name in names[:2]):
+    space = getattr(normals, "space", None)  # `Normals` itself stands in a later module
+    if not hasattr(normals, "time") or not hasattr(space, "shape"):
         got = type(normals).__name__
         raise TypeError(f"normals must be Normals, as hyperplane.normals makes them, got {got}")
-    beside = f"normals with a space part {arrays['space'].shape}"
-    units = {name: a for name, a in arrays.items() if name != "space" and a is not None}
-    check_shapes(arrays["space"].shape[-1:], beside, **units)
+    names = ("time", "length", "excess")
+    units = {name: a for name in names if (a := getattr(normals, name, None)) is not None}
+    check_shapes(space.shape[-1:], f"normals with a space part {space.shape}", **units)
 
 
 def check_pixels(shape: tuple[Any, ...]) -> None:
