@@ -101,7 +101,7 @@ def check_sizes(**sizes: Any) -> None:
 
 def check_normals(normals: Any) -> None:
     """Raise `TypeError` unless these are `Normals`, and `ValueError` unless their shapes fit."""
-    space = getattr(normals, "space", None)  # `Normals` itself stands in a later module
+    space: Any = getattr(normals, "space", None)  # `Normals` itself stands in a later module
     if not hasattr(normals, "time") or not hasattr(space, "shape"):
         got = type(normals).__name__
         raise TypeError(f"normals must be Normals, as hyperplane.normals makes them, got {got}")
