@@ -2,8 +2,8 @@
 
 `compile_cached_v(model)` caches the normals V and folds batch norms, `jax.jit(compiled.apply)` runs
 the result, `save` and `load` keep it in a file, `evaluate` tests it, and `export` writes StableHLO
-that runs wherever JAX is, without this package. `python -m lorentz_jax.inference FILE` evaluates a
-file on the test set.
+that runs wherever JAX is, without this package. `load_exported` reads that after comparing its
+checksum. `python -m lorentz_jax.inference FILE` evaluates a file on the test set.
 """
 
 from lorentz_jax._src.extras import require

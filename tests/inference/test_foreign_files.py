@@ -23,6 +23,7 @@ from flax import nnx
 from lorentz_jax import inference, nn
 from lorentz_jax._src.archive import MAX_TEXT, open_archive, parse_json
 from lorentz_jax._src.output import check_writable, write_atomic
+from lorentz_jax.inference.__main__ import main
 
 KINDS = ["npz", "safetensors"]
 
@@ -554,3 +555,31 @@ def test_json_of_others():
     for text in ('{"a": 1, "a": 1}', "[Infinity]", DEEP, "", b"\xff"):
         with pytest.raises(ValueError):  # noqa: PT011
             parse_json(text)
+
+
+@pytest.mark.parametrize("command", ["describe", "evaluate", "export"])
+def test_the_command_says_in_one_line_what_is_wrong(command, tmp_path, capsys, monkeypatch):
+    path = with_header(tmp_path / "m.npz", lambda header: header.update(arrays={"a": {}}))
+    more = [str(tmp_path / "out"), "--sample", "2"] if command == "export" else []
+    arguments = [command, str(path), *more]
+    for error, status, text in [
+        (None, 2, "m.npz: expected arrays['a']"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (MemoryError(), 1, "MemoryError"),
+        (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED:\n3 TB"), 1, "RESOURCE_EXHAUSTED: 3 TB"),
+    ]:
+        if error is not None:
+            monkeypatch.setattr(inference, "load", fail_with(error))
+            monkeypatch.setattr(inference, "describe", fail_with(error))
+        assert main(arguments) == status
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("lorentz_jax.inference: error: ")
+        assert text in line
+    assert sorted(os.listdir(tmp_path)) == ["m.npz"]
+
+
+def fail_with(error):
+    def fail(*_, **__):
+        raise error
+
+    return fail
