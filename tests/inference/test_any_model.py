@@ -265,7 +265,7 @@ def test_a_network_with_another_head_is_not_built_again_from_its_description(tmp
     """The description says ten classes, and nothing but the shapes tells the two apart."""
     model = resnet()
     features = model.head.kernel.shape[0]
-    model.head = nn.LorentzMLR(features, 2, kappa=0.5, rngs=nnx.Rngs(0))
+    model.head = nn.LorentzMLR(features, 2, kappa=model.head.kappa, rngs=nnx.Rngs(0))
     compiled = compile_cached_v(model)
     assert compiled.description is None
     inference.save(compiled, tmp_path / "m.npz")

@@ -355,6 +355,14 @@ def tensor(begin=0, end=12, shape=(3,), dtype="F32"):
     return {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
 
 
+def test_the_text_of_a_safetensors_header_has_a_checksum(tmp_path):
+    path = saved(tmp_path / "m.safetensors")
+    content = path.read_bytes()
+    assert content.count(b'\\"b\\"') == 1  # the name of a class
+    path.write_bytes(content.replace(b'\\"b\\"', b'\\"x\\"'))
+    refused(path, "its header is damaged: it has another checksum")
+
+
 def read_all(path):
     with open_archive(path) as archive:
         return {name: archive.array(name) for name in archive.names}
