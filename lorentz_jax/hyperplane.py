@@ -23,6 +23,7 @@ from lorentz_jax._src.arguments import (
     as_array,
     as_kappa,
     check_input,
+    check_normals,
     check_shapes,
     compute_dtype,
     concrete,
@@ -200,6 +201,7 @@ def weights(normals: Normals, kappa: ArrayLike) -> tuple[Array, Array]:
     >>> print(w[:, 0], b)
     [0.6 0.8] [-1.]
     """
+    check_normals(normals)
     space, time = normals.space, normals.times
     kappa = as_kappa(kappa, space.dtype)
     s = jnp.sqrt(kappa)

@@ -6,6 +6,7 @@ array that broadcasts against the batch axes and never against the coordinate ax
 
 import functools
 import inspect
+import operator
 from collections.abc import Callable
 from typing import Any, ParamSpec
 
@@ -87,6 +88,34 @@ def along_batch(kappa: Array) -> Array:
     return kappa[..., None] if kappa.ndim else kappa
 
 
+def check_sizes(**sizes: Any) -> None:
+    """Raise `ValueError` for a size below 1, and `TypeError` for one that is no whole number."""
+    for name, size in sizes.items():
+        try:
+            good = operator.index(size) >= 1
+        except TypeError:
+            raise TypeError(f"{name} must be a whole number, got {size!r}") from None
+        if not good:
+            raise ValueError(f"{name} must be at least 1, got {size}")
+
+
+def check_normals(normals: Any) -> None:
+    """Raise `TypeError` unless these are `Normals`, and `ValueError` unless their shapes fit."""
+    space: Any = getattr(normals, "space", None)  # `Normals` itself stands in a later module
+    if not hasattr(normals, "time") or not hasattr(space, "shape"):
+        got = type(normals).__name__
+        raise TypeError(f"normals must be Normals, as hyperplane.normals makes them, got {got}")
+    names = ("time", "length", "excess")
+    units = {name: a for name in names if (a := getattr(normals, name, None)) is not None}
+    check_shapes(space.shape[-1:], f"normals with a space part {space.shape}", **units)
+
+
+def check_pixels(shape: tuple[Any, ...]) -> None:
+    """Raise `ValueError` for images `(..., H, W, C)` without a pixel; a symbolic size has some."""
+    if any(isinstance(size, int) and size < 1 for size in shape[-3:-1]):
+        raise ValueError(f"expected images with pixels, got shape {shape}")
+
+
 def check_shapes(shape: tuple[int, ...], beside: str = "", **arrays: Array) -> None:
     """Raise `ValueError` unless all arrays have this shape, which that of `beside` asks for."""
     if any(array.shape != tuple(shape) for array in arrays.values()):
@@ -97,6 +126,7 @@ def check_shapes(shape: tuple[int, ...], beside: str = "", **arrays: Array) -> N
 
 def check_input(x: Any, normals: Any, axes: int) -> Array:
     """`x` as an array whose last axis fits the kernel; `axes` is 1 (dense) or 3 (convolution)."""
+    check_normals(normals)
     kernel = normals.space.shape
     if len(kernel) != axes + 1:
         raise ValueError(f"expected normals with a space part of {axes + 1} axes, got {kernel}")
@@ -106,6 +136,8 @@ def check_input(x: Any, normals: Any, axes: int) -> Array:
             f"expected points with D_in = {kernel[-2]} space coordinates in the last axis, "
             f"got shape {x.shape}"
         )
+    if axes == 3:
+        check_pixels(x.shape)
     return x
 
 

@@ -32,6 +32,10 @@ def window_arguments(strides: int | Sequence[int], padding: Padding, window: Seq
     if len(strides) != 2 or min(strides) < 1:
         raise ValueError(f"strides must be one or two positive numbers, got {strides}")
     if isinstance(padding, str):
+        if padding.upper() not in ("SAME", "SAME_LOWER", "VALID"):
+            raise ValueError(
+                f'padding must be "SAME" or "VALID" where it is a word, got {padding!r}'
+            )
         return strides, padding
     if padding is None:
         padding = [(k - 1) // 2 for k in window]

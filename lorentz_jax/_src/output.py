@@ -11,11 +11,16 @@ from typing import Any
 def write_atomic(path: Path, write: Callable[[Any], object]) -> None:
     """Call `write(file)` on a binary file beside `path`, and rename it when it is whole.
 
-    The temporary name ends in that of `path`, and `file.name` has it as text. If `write` raises,
-    `path` stays as it was and nothing else is left.
+    A link is followed, and what it points to is replaced. The temporary name ends in that of
+    `path`, and `file.name` has it as text. If `write` raises, `path` stays as it was and nothing
+    else is left.
+
+    Raises:
+        ValueError: `path` is there and no regular file: a device must not be replaced.
     """
+    target = _target(path)
     descriptor, temporary = tempfile.mkstemp(
-        prefix=".part-", suffix=f"-{path.name}", dir=path.parent
+        prefix=".part-", suffix=f"-{path.name}", dir=target.parent
     )
     os.close(descriptor)
     try:
@@ -24,10 +29,32 @@ def write_atomic(path: Path, write: Callable[[Any], object]) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, 0o666 & ~_umask())  # a temporary file is for its owner only
-        os.replace(temporary, path)
+        os.replace(temporary, target)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def check_writable(path: Path) -> None:
+    """Raise what `write_atomic` would, before the work whose result it should write.
+
+    Raises:
+        ValueError: `path` is there and no regular file.
+        OSError: nothing can be written into its folder.
+    """
+    try:
+        with tempfile.TemporaryFile(prefix=".part-", dir=_target(path).parent):
+            pass
+    except OSError as error:
+        raise type(error)(f"cannot write {path}: {error.strerror}") from None
+
+
+def _target(path: Path) -> Path:
+    target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_file():
+        got = "a folder" if target.is_dir() else "a device, a pipe or a socket"
+        raise ValueError(f"cannot write {path}: expected a file or a new name, got {got}")
+    return target
 
 
 def report_error(program: str, reason: object, status: int) -> int:

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 
-
 def root(squares: Array) -> Array:
     """Square root of squares, 0 with gradient 0 where they underflow.
 

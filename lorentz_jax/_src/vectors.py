@@ -10,7 +10,14 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
-from lorentz_jax._src.arguments import as_array, as_kappa, compute_dtype, concrete, operation
+from lorentz_jax._src.arguments import (
+    as_array,
+    as_kappa,
+    check_normals,
+    compute_dtype,
+    concrete,
+    operation,
+)
 from lorentz_jax._src.charts import drop, scaled_time
 
 
@@ -26,6 +33,7 @@ def checked(kappa: Any, **vectors: Any) -> tuple[Array, ...]:
 
 def checked_input(kappa: Any, x: Any, normals: Any) -> tuple[Array, Array]:
     """Points that go into a layer with these normals, and kappa as an array of any shape."""
+    check_normals(normals)
     X, width = as_array("x", x), normals.space.shape[-2] + 1
     _check_width("x", X, width, "D_in", "D_in being the input of the normals")
     return X, as_kappa(kappa, compute_dtype(X.dtype), None)

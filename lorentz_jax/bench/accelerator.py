@@ -9,8 +9,9 @@ tuned there for either network (`--xla_gpu_autotune_level=0`).
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -20,13 +21,13 @@ from rich.table import Table
 
 from lorentz_jax.bench import hlo
 from lorentz_jax.bench.networks import BASE, Sizes, build, training_step
-from lorentz_jax.bench.style import make_console, make_table
+from lorentz_jax.bench.style import COLOURS, make_console, make_panels, make_table
 from lorentz_jax.bench.timing import environment
 from lorentz_jax.inference import compile_cached_v
 from lorentz_jax.training.state import merge, split
 
 PARTS = ("training", "block", "inference")
-"""What can be compiled: a training step, forward and backward pass of a block, compiled inference."""
+"""What can be compiled: a training step, a block forward and backward, compiled inference."""
 
 _H100 = """gpu_device_info {
   threads_per_block_limit: 1024
@@ -74,12 +75,7 @@ TARGETS = {
     "h100": Target(
         "NVIDIA H100",
         "jax[cuda12]",
-        {
-            "platform": "cuda",
-            "topology_name": "1x1x1",
-            "topology": "1x1x1",
-            "target_config": _H100,
-        },
+        {"platform": "cuda", "topology_name": "1x1x1", "topology": "1x1x1", "target_config": _H100},
     ),
     "v5e": Target("TPU v5e", "libtpu", {"platform": "tpu", "topology_name": "v5e:2x2"}),
 }
@@ -187,7 +183,9 @@ def measure(part: str, name: str, sizes: Sizes, dtype: Any, target: str, seconds
     device = device_of(target)
     function, arguments = program(part, name, sizes, dtype)
     place = jax.sharding.SingleDeviceSharding(device)
-    shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=place), arguments)
+    shapes = jax.tree.map(
+        lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=place), arguments
+    )
     lowered = jax.jit(function).lower(*shapes)
     start = time.process_time()
     compiled = lowered.compile()
@@ -214,15 +212,14 @@ def _milliseconds(compiled: Callable, arguments: Any, seconds: float) -> float:
 def table(
     part: str, names: Sequence[str], sizes: Sizes, dtype: Any, target: str, seconds: float = 5.0
 ) -> list[dict[str, Any]]:
-    """Measure the Euclidean network and others, print a line each, and return them with ratios."""
-    device_of(target)  # before anything is built
+    """Measure the Euclidean network and others; return their costs, with ratios to the first."""
     rows: list[Row] = []
     for name in dict.fromkeys((BASE, *names)):
         rows.append(measure(part, name, sizes, dtype, target, seconds))
     return [vars(row) | {"ratios": row.ratios(rows[0])} for row in rows]
 
 
-def run(tables: Iterator[tuple[str, list[dict[str, Any]]]], target: str) -> dict[str, Any]:
+def run(tables: Iterable[tuple[str, list[dict[str, Any]]]], target: str) -> dict[str, Any]:
     """Print tables as they are measured; return them with the environment."""
     console, results = make_console(), {"environment": environment(), "target": target}
     results["tables"] = {}
@@ -232,16 +229,42 @@ def run(tables: Iterator[tuple[str, list[dict[str, Any]]]], target: str) -> dict
     return results
 
 
+_COSTS = {
+    "kernels": ("kernels", 1.0),
+    "bytes": ("GB", 1e9),
+    "temporary_bytes": ("temporary MB", 1e6),
+    "compile_seconds": ("compile CPU s", 1.0),
+    "milliseconds": ("ms", 1.0),
+}
+"""Name of a cost, with its heading and the unit that it is printed in."""
+
+
 def _printable(title: str, rows: list[dict[str, Any]]) -> Table:
-    costs = ("kernels", "bytes", "temporary_bytes", "compile_seconds", "milliseconds")
-    columns = ("", "kernels", "GB", "temporary MB", "compile CPU s", "ms")
-    units = dict(zip(costs, (1, 1e9, 1e6, 1, 1), strict=True))
-    printed = make_table(title, *columns)
+    printed = make_table(title, "", *(heading for heading, _ in _COSTS.values()))
     for row in rows:
         cells = []
-        for name in costs:
+        for name, (_, unit) in _COSTS.items():
             value, ratio = row[name], row["ratios"][name]
-            number = "-" if value is None else f"{value / units[name]:.4g}"
+            number = "-" if value is None else f"{value / unit:.4g}"
             cells.append(number if ratio is None else f"{number} ({ratio:.2f})")
         printed.add_row(row["name"], *cells)
     return printed
+
+
+def plot(results: dict[str, Any], path: Path) -> None:
+    """Draw the ratios to the Euclidean network, a panel for each table."""
+    tables = results["tables"]
+    figure, [panels] = make_panels(4.5 * len(tables), 3.4, columns=len(tables))
+    for axes, (title, rows) in zip(panels, tables.items(), strict=True):
+        names = [name for name in _COSTS if rows[0][name]]
+        width = 0.8 / len(rows)
+        for index, row in enumerate(rows):
+            places = [i + (index + 0.5) * width - 0.4 for i in range(len(names))]
+            heights = [row["ratios"][name] or 0 for name in names]
+            axes.bar(places, heights, width, color=COLOURS[index % 7], label=row["name"])
+        axes.set_xticks(range(len(names)), [_COSTS[n][0].replace(" ", "\n") for n in names])
+        axes.axhline(1, color=COLOURS[0], linewidth=1)
+        axes.set_title(f"{title}, {results['target']}", fontsize="small")
+    panels[0].set_ylabel("relative to the Euclidean network")
+    panels[0].legend(fontsize="small")
+    figure.savefig(path, dpi=150)

@@ -7,9 +7,8 @@ prints two JSON files side by side, if they come from the same device.
 """
 
 import dataclasses
-import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,11 +17,13 @@ from lorentz_jax._src.extras import require
 
 require("lorentz_jax.bench", "bench", "flax", "tyro", "rich", "matplotlib", "mpmath")
 
+import jax
 import tyro
-from matplotlib.backend_bases import FigureCanvasBase
 
+from lorentz_jax._src.archive import file_size, parse_json
 from lorentz_jax._src.output import report_error
 from lorentz_jax.bench import (
+    accelerator,
     convergence,
     convergence_report,
     layers,
@@ -31,34 +32,12 @@ from lorentz_jax.bench import (
     networks,
     timing,
 )
+from lorentz_jax.bench.options import Files, Outcome
 from lorentz_jax.bench.timing import Row
+from lorentz_jax.models import MODELS
 from lorentz_jax.training.config import INDIFFERENT, TrainConfig
 
 Tables = Iterator[tuple[str, list[Row]]]
-Outcome = tuple[dict[str, Any], Callable[[dict[str, Any], Path], None]]
-
-
-@dataclass(frozen=True)
-class Files:
-    """Where the results of a benchmark go, besides the terminal."""
-
-    json: Path | None = None
-    """Write the results to this file."""
-    plot: Path | None = None
-    """Draw them to this file (PNG, PDF, SVG)."""
-
-    def run(self) -> Outcome:
-        """Measure and print; return the results and the function that draws them."""
-        raise NotImplementedError
-
-    def check(self) -> None:
-        """Refuse files that cannot be written, before the minutes of measuring and not after."""
-        for path in (self.json, self.plot):
-            if path is not None and not path.absolute().parent.is_dir():
-                raise ValueError(f"no folder {path.absolute().parent} to write {path.name} into")
-        formats = sorted(FigureCanvasBase.get_supported_filetypes())
-        if self.plot and self.plot.suffix.removeprefix(".").lower() not in formats:
-            raise ValueError(f"{self.plot.name} is no picture; use one of {', '.join(formats)}")
 
 
 @dataclass(frozen=True)
@@ -118,6 +97,10 @@ class Network(Timing):
     stages: tuple[int, ...] = (2, 2, 2, 2)
     kappa: float = 0.1
 
+    def _check_models(self, names: Sequence[str], known: Sequence[str]) -> None:
+        for name in names:
+            convergence.check_name(name, known, "model")
+
     def _sizes(self, batch: int) -> networks.Sizes:
         return networks.Sizes(self.width, batch, self.stages, self.kappa)
 
@@ -129,6 +112,11 @@ class Resnet(Network):
     batch: int = 64
     models: tuple[str, ...] = networks.TRAINED
     """Arms of the training step beside the Euclidean one, of those that are the default."""
+
+    def check(self) -> None:
+        """Refuse networks that there are not, too."""
+        super().check()
+        self._check_models(self.models, networks.TRAINED)
 
     def _tables(self) -> Tables:
         sizes, seconds = self._sizes(self.batch), self.seconds or 90
@@ -146,10 +134,47 @@ class Inference(Network):
     models: tuple[str, ...] = ("lorentz",)
     """Networks beside the Euclidean one: keys of `models.MODELS`."""
 
+    def check(self) -> None:
+        """Refuse networks that there are not, too."""
+        super().check()
+        self._check_models(self.models, tuple(MODELS))
+
     def _tables(self) -> Tables:
         for batch in self.batches:
             rows = networks.inference(self.models, self._sizes(batch), self.seconds or 30)
             yield f"batch={batch}", rows
+
+
+@dataclass(frozen=True)
+class Accelerator(Network):
+    """What the programs of whole networks cost on a GPU or TPU, which need not be here."""
+
+    target: str = "h100"
+    """`h100` or `v5e` to compile for one; `local` for the device of this machine, timed too."""
+    part: str = "training"
+    """`training`, a step; `block`, one block forward and backward; or `inference`, compiled."""
+    width: int = 64
+    batch: int = 128
+    precision: str = "bfloat16"
+    """`float32` or `bfloat16`."""
+    models: tuple[str, ...] = ("lorentz",)
+    """Arms beside the Euclidean network: keys of `models.MODELS`, or of the training step."""
+
+    def check(self) -> None:
+        """Refuse parts, dtypes, networks and devices that there are not, too."""
+        super().check()
+        self._check_models(self.models, tuple({*MODELS, *networks.TRAINED}))
+        convergence.check_name(self.part, accelerator.PARTS, "part")
+        convergence.check_name(self.precision, ("float32", "bfloat16"), "precision")
+        accelerator.device_of(self.target)
+
+    def run(self) -> Outcome:
+        """Compile and print the table."""
+        title = f"{self.part}, width={self.width} batch={self.batch} {self.precision}"
+        sizes, dtype = self._sizes(self.batch), jax.numpy.dtype(self.precision)
+        options = (self.part, self.models, sizes, dtype, self.target, self.seconds or 5)
+        tables = [(title, accelerator.table(*options))]
+        return accelerator.run(tables, self.target), accelerator.plot
 
 
 @dataclass(frozen=True)
@@ -194,11 +219,18 @@ class Convergence(Files):
     seeds: int = 5
     """Random starts, where a method has them."""
 
+    def check(self) -> None:
+        """Refuse methods that there are not and distances that none can reach, too."""
+        super().check()
+        convergence.check(*self._what())
+
     def run(self) -> Outcome:
         """Fit and print the table."""
+        return convergence_report.run(*self._what()), convergence_report.plot
+
+    def _what(self) -> tuple[dict[str, convergence.Method], convergence.Settings]:
         settings = convergence.Settings(distances=self.distances, cap=self.cap, seeds=self.seeds)
-        methods = convergence.select(self.methods)
-        return convergence_report.run(methods, settings), convergence_report.plot
+        return convergence.select(self.methods), settings
 
 
 @dataclass(frozen=True)
@@ -283,8 +315,20 @@ class Compare:
     first: tyro.conf.Positional[Path]
     second: tyro.conf.Positional[Path]
 
+    def run(self) -> str:
+        """Return the text to print."""
+        return timing.compare(*(self._read(path) for path in (self.first, self.second)))
 
-Timed = Layers | Conv | Resnet | Inference | Scaling | Data
+    @staticmethod
+    def _read(path: Path) -> Any:
+        file_size(path, "a JSON file")
+        try:
+            return timing.measured(parse_json(path.read_bytes()))
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+
+
+Timed = Layers | Conv | Resnet | Inference | Accelerator | Scaling | Data
 Command = Timed | Convergence | Learning | Numerics | Compare
 
 
@@ -293,15 +337,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = tyro.cli(Command, prog=Path(sys.argv[0]).name, description=__doc__, args=arguments)
     try:
         if isinstance(command, Compare):
-            files = (command.first, command.second)
-            print(timing.compare(*(json.loads(path.read_text()) for path in files)))
+            print(command.run())
             return 0
         command.check()
-        results, plot = command.run()
-        if command.json:
-            command.json.write_text(json.dumps(results, indent=1) + "\n")
-        if command.plot:
-            plot(results, command.plot)
+        command.write(*command.run())
+    except KeyboardInterrupt:
+        return report_error("bench.py", "interrupted", 130)
+    except (ArithmeticError, MemoryError, jax.errors.JaxRuntimeError) as error:
+        return report_error("bench.py", str(error) or type(error).__name__, 1)
     except (ValueError, TypeError, OSError) as error:
         return report_error("bench.py", error, 2)
     return 0

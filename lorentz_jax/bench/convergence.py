@@ -234,6 +234,14 @@ def select(names: Iterable[str]) -> dict[str, Method]:
     return {name: METHODS[name] for name in names}
 
 
+def check(methods: Mapping[str, Method], settings: Settings) -> None:
+    """Raise `ValueError` where a method cannot represent a target, before the first is fitted."""
+    if not all(distance > 0 for distance in settings.distances):
+        raise ValueError(f"distances must be positive, got {list(settings.distances)}")
+    for method in methods.values():
+        _ambient(settings.distances, settings.dim, method.kappa)
+
+
 def run_compiled(function: Callable[..., Any], *arguments: Any, effort: int = 1) -> Any:
     """Compile with little effort, as that takes longer than running, and run once."""
     options: dict[str, Any] = {"xla_backend_optimization_level": effort}

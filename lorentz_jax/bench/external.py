@@ -28,6 +28,11 @@ def _import(module: str) -> Any:
         ) from error
 
 
+def check() -> None:
+    """Raise `ValueError` unless the package is installed."""
+    _import("manifolds")
+
+
 def _hyperboloid(dtype: Any) -> Any:
     return _import("manifolds").Hyperboloid(dtype=dtype)
 

@@ -5,6 +5,7 @@ alike, so the ratios of a round stay right where absolute times drift. XLA's own
 bytes accessed, temporary memory) do not vary at all.
 """
 
+import math
 import os
 import platform
 import time
@@ -165,19 +166,49 @@ def plot(results: dict[str, Any], path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
-def compare(first: dict[str, Any], second: dict[str, Any]) -> str:
-    """Format the ratios of two results side by side; `ValueError` where their devices differ."""
-    tables = [result.get("tables") for result in (first, second) if "environment" in result]
-    rows = [row for table in tables if isinstance(table, dict) for t in table.values() for row in t]
-    if len(tables) < 2 or None in tables or not all("ratio" in row for row in rows):
-        raise ValueError("expected two JSON files with times, from `--json` of a benchmark")
-    devices = [result["environment"]["device"] for result in (first, second)]
-    if devices[0] != devices[1]:
-        raise ValueError(f"the results are of different devices: {devices[0]} and {devices[1]}")
+@dataclass(frozen=True)
+class Measured:
+    """What `compare` needs of a result: the device, and ratios by table and arm."""
+
+    device: str
+    ratios: Mapping[str, Mapping[str, float]]
+
+
+def measured(result: Any) -> Measured:
+    """Return the ratios of a result that was written as JSON, by anybody.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    try:
+        device, tables = result["environment"]["device"], result["tables"].items()
+        ratios = {title: {row["name"]: row["ratio"] for row in rows} for title, rows in tables}
+        values = [ratio for table in ratios.values() for ratio in table.values()]
+        good = isinstance(device, str) and all(0 < ratio < math.inf for ratio in values)
+    except (KeyError, TypeError, AttributeError):
+        good = False
+    if not good:
+        raise ValueError("expected a JSON file with times, from `--json` of a benchmark")
+    return Measured(device, ratios)
+
+
+def compare(first: Measured, second: Measured) -> str:
+    """Format the ratios of two results side by side.
+
+    Raises:
+        ValueError: their devices differ, or they have no arm in common.
+    """
+    if first.device != second.device:
+        raise ValueError(
+            f"the results are of different devices: {first.device} and {second.device}"
+        )
     lines = [f"{'':40}{'first':>9}{'second':>9}{'second/first':>14}"]
-    for title, rows in first["tables"].items():
-        ratios = {row["name"]: row["ratio"] for row in second["tables"].get(title, [])}
-        for name, a in ((row["name"], row["ratio"]) for row in rows if row["name"] in ratios):
-            b = ratios[name]
-            lines.append(f"{title + ' ' + name:40.40}{a:9.3f}{b:9.3f}{b / a:14.3f}")
+    for title, ratios in first.ratios.items():
+        others = second.ratios.get(title, {})
+        for name, a in ratios.items():
+            if name in others:
+                b = others[name]
+                lines.append(f"{title + ' ' + name:40.40}{a:9.3f}{b:9.3f}{b / a:14.3f}")
+    if len(lines) == 1:
+        raise ValueError("the results have no measurement in common")
     return "\n".join(lines)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import jax
 import tyro
 from tyro.conf import Positional, subcommand
 
@@ -39,7 +40,7 @@ class Evaluate:
         """The text to print."""
         compiled = inference.load(self.file, kappa=self.kappa, like=_model(self.like))
         name = self.dataset or compiled.info.get("dataset")
-        if name is None:
+        if not isinstance(name, str):
             raise ValueError(f"{self.file} names no dataset: choose one with --dataset")
         dataset = data.load(name, data_dir=self.data_dir)
         result = inference.evaluate(compiled, dataset, self.batch_size)
@@ -134,6 +135,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = tyro.cli(Command, prog="python -m lorentz_jax.inference", args=arguments)
     try:
         print(command.run())
+    except KeyboardInterrupt:
+        return report_error("lorentz_jax.inference", "interrupted", 130)
+    except (ArithmeticError, MemoryError, jax.errors.JaxRuntimeError) as error:
+        return report_error("lorentz_jax.inference", str(error) or type(error).__name__, 1)
     except (ValueError, TypeError, OSError) as error:
         return report_error("lorentz_jax.inference", error, 2)
     return 0

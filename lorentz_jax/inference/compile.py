@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax import Array
 
@@ -180,10 +181,16 @@ def _description(model: Any) -> str | None:
     """How to build the network again; None where it would not be the same."""
     if type(model) not in MODELS.values():
         return None
-    description, plain = model.description, nnx.clone(model)
+    plain = nnx.clone(model)
     plain.eval()
-    same = nnx.split(build(description))[0] == nnx.split(plain)[0]
-    return description if same else None
+    same = _outline(build(model.description)) == _outline(plain)
+    return model.description if same else None
+
+
+def _outline(model: nnx.Module) -> Any:
+    """What of a model does not depend on the values of its arrays."""
+    graphdef, state = nnx.split(model)
+    return graphdef, {path: np.shape(v.get_value()) for path, v in nnx.to_flat_state(state)}
 
 
 def restore(compiled: Compiled, layers: Sequence[str] | None = None) -> dict[str, Weights]:

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import hashlib
 import inspect
-import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -15,8 +14,10 @@ from flax import nnx
 from jax import Array
 
 from lorentz_jax import metrics, nn
+from lorentz_jax._src.archive import parse_json
 from lorentz_jax._src.arguments import as_kappa
 from lorentz_jax.data import Dataset, normalise
+from lorentz_jax.inference.programs import Programs
 from lorentz_jax.models import MODELS, ResNet, has_extra_logit
 from lorentz_jax.nn import compiling
 from lorentz_jax.nn.compiling import Frozen
@@ -111,12 +112,16 @@ class Compiled:
         return nnx.merge(self.graphdef, state, *(() if self.fixed is None else (self.fixed,)))
 
     def __call__(self, *args: Any) -> Any:
-        """`apply` with the model's own arrays, compiled once for each shape of the arguments."""
-        return self._jitted(self.params, *args)
+        """`apply` with the model's own arrays, compiled for the shapes of the arguments.
+
+        The last 16 programs are kept. The first 8 shapes get one each. After them a network of
+        `models` pads a new batch size with zero images to a power of two, and cuts the result.
+        """
+        return self._programs(self.params, *args)
 
     @functools.cached_property
-    def _jitted(self) -> Callable:
-        return jax.jit(self.apply)
+    def _programs(self) -> Programs:
+        return Programs(self.apply, rows=self.description is not None)
 
 
 class Occurrence(NamedTuple):
@@ -189,6 +194,8 @@ def assemble_from(
         if module is None or type(module).__name__ != layer["layer"]:
             there = "nothing" if module is None else type(module).__name__
             raise ValueError(f"expected {layer['layer']} at {path!r}, the model has {there}")
+        if not compiling.compiles(module):
+            raise ValueError(f"{layer['layer']} at {path!r} has no constants")
         if layer["kappa"] is not None:
             as_kappa(layer["kappa"], np.float32)
         prefix = f"{path}/" if path else ""
@@ -221,20 +228,26 @@ def _check_shapes(path: str, module: Any, arrays: Mapping[str, Array]) -> None:
         raise ValueError(f"layer {path!r}: its arrays do not fit the model, got shapes {shapes}")
 
 
-def build(description: str) -> ResNet:
+def build(description: str, most_blocks: int | None = None) -> ResNet:
     """The network of a description, in evaluation mode, its arrays abstract.
+
+    Building takes time for each block; `most_blocks` bounds what a file can ask for.
 
     Raises:
       ValueError: a description of something else.
     """
     kinds = {kind.__name__: kind for kind in MODELS.values()}
     try:
-        name, options = json.loads(description)
-        sizes = [*options["stages"], options["width"], options["num_classes"]]
-        if max(sizes) > 1 << 16 or len(options["stages"]) > 1 << 10:
-            raise ValueError(f"sizes {sizes[:8]} of no network")
+        name, options = parse_json(description)
+        if name == "LorentzResNet":  # a file from before this was an option has biases
+            options = {"use_bias": True} | options
+        stages = options["stages"]
+        if len(stages) > 32 or (most_blocks is not None and sum(stages) > most_blocks):
+            raise ValueError(f"{len(stages)} stages of {sum(stages)} blocks are too many")
+        if max(options["width"] << len(stages), options["num_classes"]) > 1 << 24:
+            raise ValueError(f"width {options['width']} of {options['num_classes']} classes")
         model = nnx.eval_shape(lambda: kinds[name](**options, rngs=nnx.Rngs(0)))
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
+    except Exception as error:  # whatever a class raises for options that a file holds
         raise ValueError(f"no description of a network ({error}): {description[:80]}") from None
     model.eval()
     return model
@@ -305,7 +318,8 @@ def evaluate(compiled: Compiled, dataset: Dataset, batch_size: int = 256) -> dic
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-    classes, config = dataset.num_classes, compiled.info.get("config", {})
+    classes, config = dataset.num_classes, compiled.info.get("config")
+    config = config if isinstance(config, dict) else {}  # `info` is what anybody wrote
     outputs = classes + has_extra_logit(config.get("model"), config.get("init"))
 
     def count(params, images, labels, indices, mask):

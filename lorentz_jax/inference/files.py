@@ -7,14 +7,15 @@ With the ending `.safetensors` it is a safetensors file, the header its metadata
 is pickled. bfloat16, which npy does not know, is stored as uint16 bits there; the header has the
 true dtype.
 Every array and the header carry a checksum. A file is written beside its place and renamed, so that
-a reader meets the old file or the new one.
+a reader meets the old file or the new one. What is read may come from anybody: whatever is wrong
+with it is a `ValueError` in one line, found in bounded memory and time (see `_src.archive`).
 """
 
-import io
 import json
 import os
 import zipfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from lorentz_jax._src.archive import MAX_TEXT, Archive, open_archive, parse_json
 from lorentz_jax._src.output import write_atomic
 from lorentz_jax.inference.compiled import HALF, Compiled, assemble_from, build, mismatch
 
@@ -30,7 +32,7 @@ FORMAT = "lorentz_jax compiled model"
 VERSION = 2
 HEADER = "header.json"
 DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64", "uint32", "bool")
-_TORN = (zipfile.BadZipFile, EOFError, zlib.error, OSError, NotImplementedError, RuntimeError)
+_EXPECTED = f"a {FORMAT} (npz with a {HEADER}, or safetensors)"
 
 
 def save(compiled: Compiled, path: str | os.PathLike) -> None:
@@ -38,11 +40,13 @@ def save(compiled: Compiled, path: str | os.PathLike) -> None:
 
     Args:
       compiled: the model.
-      path: ends in `.safetensors` for that format, which needs the package; else an npz.
+      path: ends in `.safetensors` for that format, which needs the package; else an npz. A link is
+        followed.
 
     Raises:
       TypeError: `compiled` is something else, or its `info` is not JSON.
-      ValueError: safetensors is not installed.
+      ValueError: safetensors is not installed; `path` is a folder or a device; or `info` is longer
+        than a reader takes.
     """
     if not isinstance(compiled, Compiled):
         raise TypeError(f"expected a Compiled, got {type(compiled).__name__}; compile it first")
@@ -56,8 +60,13 @@ def save(compiled: Compiled, path: str | os.PathLike) -> None:
         "arrays": {key: _describe(value) for key, value in arrays.items()},
     }
     text = json.dumps(header, indent=1, allow_nan=False)
-    content = _safetensors(arrays, text) if _is_safetensors(path) else _npz(arrays, text)
-    write_atomic(path, lambda file: file.write(content))
+    if len(text) > MAX_TEXT // 2:  # in safetensors its quotes are escaped once more
+        raise ValueError(f"{path}: the header would have {len(text)} characters: shorten `info`")
+    if path.suffix == ".safetensors":
+        content = _safetensors(arrays, text)
+        write_atomic(path, lambda file: file.write(content))
+    else:
+        write_atomic(path, lambda file: _write_npz(file, arrays, text))
 
 
 def load(
@@ -77,13 +86,15 @@ def load(
       ValueError: a file that is not such a model, torn, of another format version, inconsistent,
         or not what was asked for. The message names the file, what was expected and what was found.
     """
-    path = Path(path)
-    header, members = _read(path)
+    with open_archive(path, _EXPECTED) as archive:
+        header = _header(path, archive)
+        arrays = _arrays(path, header["arrays"], archive)
     try:
-        arrays = _arrays(header["arrays"], members)
         compiled = assemble_from(_skeleton(header, like), arrays, header)
-    except (ValueError, TypeError, AttributeError, KeyError) as error:
-        raise ValueError(f"{path}: {error}") from None
+    except MemoryError:
+        raise
+    except Exception as error:  # whatever a class raises for options that a file holds
+        raise ValueError(f"{path}: {error}") from error
     if kappa is not None and not _same_kappa(compiled, kappa):
         raise ValueError(f"{path}: expected kappa {kappa}, got a model of kappa {compiled.kappa}")
     return compiled
@@ -95,14 +106,16 @@ def describe(path: str | os.PathLike) -> dict[str, Any]:
     Raises:
       FileNotFoundError, ValueError: as `load`.
     """
-    return _read(Path(path))[0]
+    with open_archive(path, _EXPECTED) as archive:
+        return _header(path, archive)
 
 
 def is_compiled(path: str | os.PathLike) -> bool:
     """Whether `path` is a compiled model, of whatever version."""
     try:
-        return json.loads(_members(Path(path))[HEADER]).get("format") == FORMAT
-    except (KeyError, ValueError, AttributeError, RecursionError, *_TORN):
+        with open_archive(path) as archive:
+            return parse_json(_text(archive) or "{}").get("format") == FORMAT
+    except (ValueError, AttributeError, OSError):
         return False
 
 
@@ -117,8 +130,6 @@ def refuse_compiled(path: str | os.PathLike) -> None:
 
 def _skeleton(header: dict[str, Any], like: nnx.Module | None) -> nnx.Module:
     """The model whose structure a file has; its arrays do not matter."""
-    if header["dtype"] not in (None, *HALF):
-        raise ValueError(f"dtype must be None or one of {HALF}, got {header['dtype']!r}")
     if like is not None:
         model = nnx.clone(like)
         model.eval()
@@ -128,135 +139,141 @@ def _skeleton(header: dict[str, Any], like: nnx.Module | None) -> nnx.Module:
             "it is no unchanged network of lorentz_jax.models: load it with like=, a model of the "
             "same classes and options"
         )
-    return build(header["description"])
-
-
-def _is_safetensors(path: Path) -> bool:
-    return path.suffix == ".safetensors"
-
-
-def _package() -> Any:
-    try:
-        import safetensors.numpy  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        raise ValueError(
-            "a .safetensors file needs the package safetensors: pip install 'lorentz-jax[convert]'"
-        ) from None
-    return safetensors
+    # Each block has two convolutions, of two arrays at least.
+    return build(header["description"], most_blocks=len(header["arrays"]) // 4)
 
 
 def _safetensors(arrays: dict[str, np.ndarray], text: str) -> bytes:
-    metadata = {"header": text, "crc32": str(zlib.crc32(text.encode()))}
-    return _package().numpy.save(arrays, metadata=metadata)
+    try:
+        from safetensors.numpy import save  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise ValueError(
+            "to write .safetensors needs the package safetensors: "
+            "pip install 'lorentz-jax[convert]'"
+        ) from None
+    return save(arrays, metadata={"header": text, "crc32": str(zlib.crc32(text.encode()))})
 
 
-def _npz(arrays: dict[str, np.ndarray], text: str) -> bytes:
-    file = io.BytesIO()
+def _write_npz(file: Any, arrays: dict[str, np.ndarray], text: str) -> None:
     # ZipInfo has a fixed date: the same model gives the same bytes.
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr(zipfile.ZipInfo(HEADER), text)
         for key, value in arrays.items():
             with archive.open(zipfile.ZipInfo(f"{key}.npy"), "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, _bits(value), allow_pickle=False)
-    return file.getvalue()
 
 
-def _members(path: Path) -> dict[str, Any]:
-    """The header's text under `HEADER`, and every array by its name, as bytes or as an array."""
-    content = path.read_bytes()
-    if _is_safetensors(path):
-        try:
-            entries = dict(_package().deserialize(content))
-            size = int.from_bytes(content[:8], "little")
-            metadata = json.loads(content[8 : 8 + size])["__metadata__"]
-        except (KeyError, TypeError, ValueError, _package().SafetensorError) as error:
-            raise EOFError(f"no safetensors file: {error}") from None
-        text = metadata["header"].encode()
-        if metadata.get("crc32") != str(zlib.crc32(text)):
-            raise EOFError("the header has another checksum")
-        names = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64",
-                 "I32": "int32", "I64": "int64", "U32": "uint32", "BOOL": "bool"}  # fmt: skip
-        arrays = {
-            key: np.frombuffer(bytes(e["data"]), jnp.dtype(names[e["dtype"]])).reshape(e["shape"])
-            for key, e in entries.items()
-        }
-        return {HEADER: text} | arrays
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        infos = archive.infolist()
-        stored = all(i.compress_type == zipfile.ZIP_STORED and not i.flag_bits & 1 for i in infos)
-        if not stored or sum(i.file_size for i in infos) > len(content):
-            raise EOFError("its members are packed or encrypted")
-        if len({i.filename for i in infos}) < len(infos):
-            raise EOFError("two members have one name")
-        return {i.filename.removesuffix(".npy"): archive.read(i) for i in infos}
-
-
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The header of a compiled model of this version and its arrays, or `ValueError`."""
-    expected = f"expected a {FORMAT} (npz with a {HEADER}, or safetensors)"
-    if path.is_dir():
-        raise ValueError(f"{path}: {expected}, got a folder")
+def _header(path: str | os.PathLike, archive: Archive) -> dict[str, Any]:
+    """The header of a compiled model of this version, each field of its kind, or `ValueError`."""
+    expected = f"{path}: expected {_EXPECTED}"
+    text = _text(archive)
+    if text is None:
+        names = ", ".join(archive.names[:3])
+        raise ValueError(f"{expected}, got an archive of {names or 'nothing'}")
     try:
-        members = _members(path)
-        if HEADER not in members:
-            names = ", ".join(list(members)[:3])
-            raise ValueError(f"{path}: {expected}, got an archive of {names or 'nothing'}")
-        header = json.loads(members.pop(HEADER))
-    except FileNotFoundError:
-        raise
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"{path}: {expected}, but its header is damaged: {error}") from None
-    except _TORN as error:
-        size = path.stat().st_size
-        torn = f"{size} bytes that end too early or are something else ({error})"
-        raise ValueError(f"{path}: {expected}, got {torn if size else 'an empty file'}") from None
+        header = parse_json(text)
+    except ValueError as error:
+        raise ValueError(f"{expected}, but its header is damaged: {error}") from None
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         kind = header.get("format") if isinstance(header, dict) else type(header).__name__
-        raise ValueError(f"{path}: {expected}, got the format {kind!r}")
+        raise ValueError(f"{expected}, got the format {kind!r}")
     if header.get("version") != VERSION:
         raise ValueError(
             f"{path}: expected format version {VERSION}, got {header.get('version')!r}; compile "
             "the model again, or read it with the lorentz_jax that wrote it"
         )
-    for key in ("layers", "kappas", "arrays", "info"):
-        if not isinstance(header.get(key), dict):
-            raise ValueError(
-                f"{path}: expected {key!r} to be an object, got {header.get(key)!r} in {HEADER}"
-            )
-    return header, members
+    crc = archive.text("crc32")  # of safetensors; a zip has its own
+    if crc is not None and crc != str(zlib.crc32(text)).encode():
+        raise ValueError(f"{expected}, but its header is damaged: it has another checksum")
+    wrong = next(_wrong_fields(header), None)
+    if wrong is not None:
+        raise ValueError(f"{path}: expected {wrong} in {HEADER}")
+    return header
 
 
-def _arrays(described: dict[str, Any], members: dict[str, Any]) -> dict[str, jax.Array]:
+def _text(archive: Archive) -> bytes | None:
+    text = archive.text(HEADER)  # of an npz
+    return archive.text("header") if text is None else text
+
+
+def _wrong_fields(header: dict[str, Any]) -> Iterator[str]:
+    """What the fields of a header should be and are not, in words."""
+
+    def number(value: Any) -> bool:
+        return type(value) in (int, float)
+
+    def is_layer(value: Any) -> bool:
+        return (
+            value.keys() == {"layer", "kappa", "folded"}
+            and isinstance(value["layer"], str)
+            and (value["kappa"] is None or number(value["kappa"]))
+            and isinstance(value["folded"], bool)
+        )
+
+    def is_array(value: Any) -> bool:
+        return (
+            value.keys() == {"dtype", "shape", "crc32"}
+            and value["dtype"] in DTYPES
+            and all(type(size) is int and size >= 0 for size in value["shape"])
+            and type(value["crc32"]) is int
+        )
+
+    for field, kind, name in (
+        ("kappa", int | float | None, "a number or null"),
+        ("description", str | None, "text or null"),
+        ("structure", str, "text"),
+        *((field, dict, "an object") for field in ("layers", "kappas", "arrays", "info")),
+    ):
+        if not isinstance(header.get(field), kind):
+            yield f"{field!r} to be {name}, got {_short(header.get(field))}"
+    if header.get("dtype") not in (None, *HALF):
+        yield f"'dtype' to be null or one of {HALF}, got {_short(header.get('dtype'))}"
+    for field, good, what in (
+        ("layers", is_layer, "layer, kappa and folded"),
+        ("kappas", number, "a number"),
+        ("arrays", is_array, f"shape, crc32 and a dtype of {', '.join(DTYPES)}"),
+    ):
+        for key, value in header[field].items():
+            try:
+                fits = good(value)
+            except (AttributeError, TypeError):
+                fits = False
+            if not fits:
+                yield f"{field}[{key!r}] to be {what}, got {_short(value)}"
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) < 80 else f"{text[:80]}..."
+
+
+def _arrays(
+    path: str | os.PathLike, described: dict[str, Any], archive: Archive
+) -> dict[str, jax.Array]:
     """All arrays, exactly those that the header lists; `ValueError` otherwise."""
-    names = mismatch(dict.fromkeys(members), dict.fromkeys(described))
+    there = dict.fromkeys(name for name in archive.names if name != HEADER)
+    names = mismatch(there, dict.fromkeys(described))
     if names:
-        raise ValueError(f"expected the arrays of its {HEADER}: {names}")
+        raise ValueError(f"{path}: expected the arrays of its {HEADER}: {names}")
+    wide = any(entry["dtype"].endswith("64") for entry in described.values())
+    if wide and not jax.config.read("jax_enable_x64"):
+        raise ValueError(f"{path}: it holds float64 arrays, which need jax.config jax_enable_x64")
     arrays = {}
     for key, entry in described.items():
-        value = members[key]
-        if isinstance(value, bytes):
-            file = io.BytesIO(value)
-            value = np.lib.format.read_array(file, allow_pickle=False)
-            if file.read(1):
-                raise ValueError(f"{key}: bytes behind the array")
-        if entry.get("dtype") == "bfloat16" and value.dtype == np.uint16:
+        value = archive.array(key)
+        if entry["dtype"] == "bfloat16" and value.dtype == np.uint16:
             value = value.view(jnp.bfloat16)
-        if value.dtype.name not in DTYPES:
-            raise ValueError(f"{key}: expected one of {', '.join(DTYPES)}, got {value.dtype}")
-        arrays[key] = value
-    difference = mismatch({key: _describe(value) for key, value in arrays.items()}, described)
-    if difference:
-        raise ValueError(f"expected whole arrays, got a damaged file: {difference}")
-    if not all(np.isfinite(np.asarray(a, np.float64)).all() for a in arrays.values()):
-        raise ValueError("it holds values that are not finite")
-    wide = any(value.dtype.itemsize == 8 for value in arrays.values())
-    if wide and not jax.config.read("jax_enable_x64"):
-        raise ValueError("it holds float64 arrays, which need jax.config jax_enable_x64")
-    return {key: jnp.asarray(value) for key, value in arrays.items()}
+        difference = mismatch({key: _describe(value)}, {key: entry})
+        if difference:
+            raise ValueError(f"{path}: expected whole arrays, got a damaged file: {difference}")
+        if not np.isfinite(value).all():
+            raise ValueError(f"{path}: {key} holds values that are not finite")
+        arrays[key] = jnp.asarray(value)
+    return arrays
 
 
 def _describe(array: np.ndarray) -> dict[str, Any]:
-    crc = zlib.crc32(np.ascontiguousarray(array).tobytes())
+    crc = zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return {"dtype": array.dtype.name, "shape": list(array.shape), "crc32": crc}
 
 

@@ -24,8 +24,8 @@ from lorentz_jax import functional, nn
 from lorentz_jax._src.arguments import as_array, as_kappa, compute_dtype
 from lorentz_jax._src.scalars import divide, safe_norm
 from lorentz_jax.hyperplane import Normals
-from lorentz_jax.nn.initializers import draw_uniform
-from lorentz_jax.nn.modules import freeze_window
+from lorentz_jax.nn.initializers import check_kernel, draw_uniform
+from lorentz_jax.nn.modules import freeze_window, window_shape
 
 __all__ = ["INITS", "ChenConv", "ChenLinear", "check_units", "conv", "linear", "reference_linear"]
 
@@ -156,7 +156,7 @@ class _Chen(nn.HyperbolicModule):
         super().__init__(kappa, learn_kappa, dtype)
         if init not in INITS:
             raise ValueError(f"init must be one of {INITS}, got {init!r}")
-        fan_in, columns = math.prod(shape[:-1]), shape[-1] + normalise
+        fan_in, columns = math.prod(check_kernel(shape)[:-1]), shape[-1] + normalise
         bound = 0.02 if init == "chen" else math.sqrt(2 / fan_in)
 
         def uniform(*shape: int) -> Array:
@@ -211,14 +211,16 @@ class ChenConv(_Chen):
     """
 
     def __init__(
-        self, in_features: int, out_features: int, kernel_size: tuple[int, int] = (3, 3), *,
+        self, in_features: int, out_features: int, kernel_size: int | Sequence[int] = 3, *,
         kappa: float, rngs: nnx.Rngs, strides: int | Sequence[int] = 1,
         padding: functional.Padding = None, normalise: bool = False, use_bias: bool = True,
         init: str = "hcnn", learn_kappa: bool = False, activation: nn.Activation | None = None,
         param_dtype: Any = jnp.float32,
     ):  # fmt: skip
         options = (normalise, use_bias, init, learn_kappa, activation, param_dtype)
-        super().__init__((*kernel_size, in_features, out_features), kappa, rngs, *options)
+        super().__init__(
+            (*window_shape(kernel_size), in_features, out_features), kappa, rngs, *options
+        )
         self.strides, self.padding = freeze_window(strides, padding)
 
     def __call__(self, x: Array, kappa: Any = None) -> Array:

@@ -10,10 +10,12 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
+from lorentz_jax._src.arguments import check_pixels, check_sizes
 from lorentz_jax._src.conv import conv_images, window_arguments
 from lorentz_jax.models.resnet import Layers, ResNet
 from lorentz_jax.nn.compiling import Frozen, check_mode, definer
-from lorentz_jax.nn.initializers import draw_normal, draw_uniform
+from lorentz_jax.nn.initializers import check_kernel, draw_normal, draw_uniform
+from lorentz_jax.nn.modules import freeze_window, window_shape
 
 __all__ = ["EuclideanBatchNorm", "EuclideanConv", "EuclideanHead", "EuclideanResNet", "pool"]
 
@@ -26,13 +28,13 @@ class EuclideanConv(nnx.Module):
     """
 
     def __init__(
-        self, in_features: int, out_features: int, kernel_size: tuple[int, int] = (3, 3), *,
-        rngs: nnx.Rngs, strides: int = 1, param_dtype: Any = jnp.float32,
+        self, in_features: int, out_features: int, kernel_size: int | Sequence[int] = 3, *,
+        rngs: nnx.Rngs, strides: int | Sequence[int] = 1, param_dtype: Any = jnp.float32,
     ):  # fmt: skip
-        shape = (*kernel_size, in_features, out_features)
+        shape = check_kernel((*window_shape(kernel_size), in_features, out_features))
         deviation = math.sqrt(2 / math.prod(shape[:-1]))
         self.kernel = nnx.Param(draw_normal(rngs.params(), shape, deviation, param_dtype))
-        self.strides = strides
+        self.strides = freeze_window(strides, None)[0]
 
     compiles, constant_names = True, ("kernel", "bias")
     frozen: Frozen | None = None
@@ -40,6 +42,7 @@ class EuclideanConv(nnx.Module):
 
     def __call__(self, x: Array, kappa: Any = None) -> Array:
         """Map images `(N, H, W, in)` to `(N, H', W', out)`."""
+        check_pixels(x.shape)
         kernel = self.kernel[...].astype(x.dtype)
         strides, pads = window_arguments(self.strides, None, kernel.shape[:2])
         folded = self.frozen is not None and self.frozen.folded
@@ -69,6 +72,10 @@ class EuclideanBatchNorm(nnx.BatchNorm):
     compiles = True
     frozen: Frozen | None = None
 
+    def __init__(self, num_features: int, **options: Any):
+        check_sizes(num_features=num_features)
+        super().__init__(num_features, **options)
+
     def __call__(self, x: Array, kappa: Any = None, use_running_average: Any = None) -> Array:
         """Map images to images of the same shape and dtype."""
         if self.frozen is not None:  # it is folded into the convolution before it
@@ -87,7 +94,8 @@ class EuclideanHead(nnx.Module):
     def __init__(
         self, in_features: int, num_classes: int, *, rngs: nnx.Rngs, param_dtype: Any = jnp.float32
     ):
-        shape, bound = (in_features, num_classes), 1 / math.sqrt(in_features)
+        shape = check_kernel((in_features, num_classes))
+        bound = 1 / math.sqrt(in_features)
         self.kernel = nnx.Param(draw_uniform(rngs.params(), shape, bound, param_dtype))
         self.bias = nnx.Param(jnp.zeros((num_classes,), param_dtype))
 

@@ -100,6 +100,7 @@ class BdeirMLR(nn.HyperbolicModule):
     ):  # fmt: skip
         super().__init__(kappa, learn_kappa, param_dtype)
         shape = (in_features, num_classes)
+        initializers.check_kernel(shape)
         if initializers.check_preset(init) == "fast":
             kernel, _, bias = initializers.head(rngs.params(), shape, init, param_dtype)
         else:

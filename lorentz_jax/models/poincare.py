@@ -35,7 +35,7 @@ from lorentz_jax.models import hcnn
 from lorentz_jax.models.resnet import Layers, ResNet
 from lorentz_jax.models.variance import PoincareBatchNorm
 from lorentz_jax.nn import initializers
-from lorentz_jax.nn.modules import freeze_window
+from lorentz_jax.nn.modules import freeze_window, window_shape
 
 __all__ = [
     "PoincareConv",
@@ -211,7 +211,7 @@ class _Hyperplanes(nn.HyperbolicModule):
     def __init__(self, shape, kappa, rngs, learn_kappa, init, dtype):
         super().__init__(kappa, learn_kappa, dtype)
         units = 1 if initializers.check_preset(init) == "fast" else shape[-1]
-        deviation = 1 / math.sqrt(2 * math.prod(shape[:-1]) * units)
+        deviation = 1 / math.sqrt(2 * math.prod(initializers.check_kernel(shape)[:-1]) * units)
         self.kernel = nnx.Param(initializers.draw_normal(rngs.params(), shape, deviation, dtype))
         self.bias = nnx.Param(jnp.zeros(shape[-1:], dtype))
 
@@ -281,12 +281,12 @@ class PoincareConv(_Hyperplanes):
     """
 
     def __init__(
-        self, in_features: int, out_features: int, kernel_size: tuple[int, int] = (3, 3), *,
+        self, in_features: int, out_features: int, kernel_size: int | Sequence[int] = 3, *,
         kappa: float, rngs: nnx.Rngs, strides: int | Sequence[int] = 1,
         padding: functional.Padding = None, learn_kappa: bool = False, init: str = "fast",
         param_dtype: Any = jnp.float32,
     ):  # fmt: skip
-        shape = (*kernel_size, in_features, out_features)
+        shape = (*window_shape(kernel_size), in_features, out_features)
         super().__init__(shape, kappa, rngs, learn_kappa, init, param_dtype)
         self.strides, self.padding = freeze_window(strides, padding)
 

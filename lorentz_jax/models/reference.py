@@ -13,6 +13,7 @@ import numpy as np
 from flax import nnx
 
 from lorentz_jax import nn
+from lorentz_jax._src.archive import open_archive
 from lorentz_jax.models.resnet import LorentzResNet
 
 __all__ = ["load_reference", "reference_name"]
@@ -64,7 +65,7 @@ def load_reference(model: LorentzResNet, source: Mapping[str, Any] | str | Path)
         model: stages, width, channels, classes and kappa as the reference was built with; any
             `init`, which only decides how b and beta are stored.
         source: arrays by name (NumPy, or torch tensors on the CPU), or the path of an `.npz` or
-            `.safetensors` file of them; the latter needs the package safetensors.
+            `.safetensors` file of them, written by `numpy.savez` (not compressed) or safetensors.
 
     Raises:
         TypeError: the model is no `LorentzResNet`, or learns its kappa.
@@ -109,18 +110,10 @@ def _key(path: str) -> tuple[Any, ...]:
 
 
 def _read(path: Path) -> Mapping[str, Any]:
-    if path.suffix == ".npz":
-        with np.load(path, allow_pickle=False) as file:
-            return dict(file)
-    if path.suffix == ".safetensors":
-        try:
-            from safetensors.numpy import load_file  # pyright: ignore[reportMissingImports]
-        except ImportError:
-            raise ValueError(
-                f"{path.name} needs the package safetensors: pip install 'lorentz-jax[convert]'"
-            ) from None
-        return load_file(path)
-    raise ValueError(f"expected an .npz or .safetensors file of arrays, got {path}")
+    if path.suffix not in (".npz", ".safetensors"):
+        raise ValueError(f"expected an .npz or .safetensors file of arrays, got {path}")
+    with open_archive(path) as archive:
+        return {name: archive.array(name) for name in archive.names}
 
 
 def _ours(name: str, value: np.ndarray, shape: tuple[int, ...], kappa: float) -> np.ndarray:

@@ -25,12 +25,15 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from lorentz_jax._src.arguments import check_sizes
+
 __all__ = [
     "PRESETS",
     "Affine",
     "Preset",
     "affine",
     "branch_share",
+    "check_kernel",
     "check_preset",
     "draw_normal",
     "draw_uniform",
@@ -56,6 +59,19 @@ def check_preset(init: str) -> str:
     if init not in PRESETS:
         raise ValueError(f"init must be one of {PRESETS}, got {init!r}")
     return init
+
+
+def check_kernel(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the shape of a kernel `(..., in, out)`.
+
+    Raises:
+        ValueError: a size is below 1.
+        TypeError: a size is no whole number.
+    """
+    names = ("kernel_size",) * (len(shape) - 2) + ("the input features", "the output features")
+    for name, size in zip(names, shape, strict=True):
+        check_sizes(**{name: size})
+    return tuple(shape)
 
 
 def draw_normal(key: Array, shape: Sequence[int], deviation: float, dtype: Any) -> Array:
@@ -93,7 +109,7 @@ def affine(
         >>> kernel.shape, gain.shape, bias.shape
         ((3, 5), (5,), (5,))
     """
-    fan_in, out = math.prod(shape[:-1]), shape[-1]
+    fan_in, out = math.prod(check_kernel(shape)[:-1]), shape[-1]
     fast = check_preset(init) == "fast"
     paper = 2 / out if weight_norm else 1 / (fan_in + out)
     kernel = draw_normal(key, shape, math.sqrt(2 / fan_in if fast else paper), dtype)
@@ -110,6 +126,7 @@ def branch_share(blocks: int) -> float:
     A branch of share g multiplies the variance of its residual sum by `1 + g^2`, so all blocks
     together send points at most 8 times as far out.
     """
+    check_sizes(blocks=blocks)
     return math.sqrt(min(1.0, 64 ** (1 / blocks) - 1))
 
 

@@ -11,7 +11,7 @@ from flax import nnx
 from jax import Array
 
 from lorentz_jax import functional
-from lorentz_jax._src.arguments import as_kappa, compute_dtype
+from lorentz_jax._src.arguments import as_kappa, check_sizes, compute_dtype
 from lorentz_jax._src.plain import boost_by, midpoint
 from lorentz_jax._src.polar import polar
 from lorentz_jax.nn import initializers
@@ -22,6 +22,7 @@ from lorentz_jax.nn.modules import (
     HyperbolicModule,
     HyperplaneLayer,
     freeze_window,
+    window_shape,
 )
 
 __all__ = ["LorentzBatchNorm", "LorentzConv", "LorentzLinear", "LorentzMLR", "conv_norm"]
@@ -43,7 +44,8 @@ class LorentzLinear(HyperplaneLayer):
         param_dtype: dtype of the parameters; the output has the dtype of the input.
 
     Raises:
-        ValueError: `kappa` is not positive (or not in the bounds of `Kappa`), or no such `init`.
+        ValueError: `kappa` is not positive (or not in the bounds of `Kappa`), no such `init`, or a
+            size below 1.
 
     Example:
         >>> layer = LorentzLinear(3, 5, kappa=1.0, activation=jax.nn.relu, rngs=nnx.Rngs(0))
@@ -78,7 +80,7 @@ class LorentzConv(HyperplaneLayer):
     Args:
         in_features: D_in, space coordinates of a pixel.
         out_features: D_out, space coordinates of a pixel of the output.
-        kernel_size: height and width of the window.
+        kernel_size: height and width of the window, or one number for both.
         kappa: curvature parameter; the curvature is -kappa, and a call can override it.
         rngs: the stream `params` draws the kernel.
         strides: one number, or one for each axis.
@@ -93,7 +95,8 @@ class LorentzConv(HyperplaneLayer):
         param_dtype: dtype of the parameters; the output has the dtype of the input.
 
     Raises:
-        ValueError: `kappa` is not positive (or not in the bounds of `Kappa`), or no such `init`.
+        ValueError: `kappa` is not positive (or not in the bounds of `Kappa`), no such `init`, or a
+            size below 1.
 
     Example:
         >>> conv = LorentzConv(3, 8, strides=2, kappa=1.0, rngs=nnx.Rngs(0))
@@ -102,13 +105,13 @@ class LorentzConv(HyperplaneLayer):
     """
 
     def __init__(
-        self, in_features: int, out_features: int, kernel_size: tuple[int, int] = (3, 3), *,
+        self, in_features: int, out_features: int, kernel_size: int | Sequence[int] = 3, *,
         kappa: float, rngs: nnx.Rngs, strides: int | Sequence[int] = 1,
         padding: functional.Padding = None, learn_kappa: bool = False,
         activation: Activation | None = None, weight_norm: bool = True, use_bias: bool = True,
         init: str = "fast", param_dtype: Any = jnp.float32,
     ):  # fmt: skip
-        shape = (*kernel_size, in_features, out_features)
+        shape = (*window_shape(kernel_size), in_features, out_features)
         values = initializers.affine(rngs.params(), shape, init, weight_norm, param_dtype)
         super().__init__(values, kappa, learn_kappa, activation, init, use_bias)
         self.strides, self.padding = freeze_window(strides, padding)
@@ -143,7 +146,8 @@ class LorentzMLR(HyperplaneLayer):
         param_dtype: dtype of the parameters; the logits have the dtype of the input.
 
     Raises:
-        ValueError: `kappa` is not positive (or not in the bounds of `Kappa`), or no such `init`.
+        ValueError: `kappa` is not positive (or not in the bounds of `Kappa`), no such `init`, or a
+            size below 1.
 
     Example:
         >>> LorentzMLR(3, 10, kappa=1.0, rngs=nnx.Rngs(0))(jnp.ones((2, 3))).shape
@@ -194,7 +198,7 @@ class LorentzBatchNorm(HyperbolicModule):
 
     Raises:
         ValueError: `kappa` is not positive (or not in the bounds of `Kappa`), `momentum` is
-            outside [0, 1], or no such `init`.
+            outside [0, 1], no such `init`, or no feature.
 
     Example:
         >>> y = LorentzBatchNorm(2, kappa=1.0)(jnp.array([[1.0, 2.0], [3.0, 0.0]]))
@@ -208,6 +212,7 @@ class LorentzBatchNorm(HyperbolicModule):
         init: str = "fast", param_dtype: Any = jnp.float32,
     ):  # fmt: skip
         super().__init__(kappa, learn_kappa, param_dtype)
+        check_sizes(features=features)
         if not 0 <= momentum <= 1:
             raise ValueError(f"momentum must lie in [0, 1], got {momentum}")
         self.beta = nnx.Param(jnp.zeros((features,), param_dtype))

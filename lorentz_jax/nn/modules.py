@@ -12,6 +12,7 @@ from jax import Array
 
 from lorentz_jax import functional, hyperplane
 from lorentz_jax._src.arguments import as_kappa, compute_dtype
+from lorentz_jax._src.conv import window_arguments
 from lorentz_jax.hyperplane import Normals
 from lorentz_jax.nn import initializers
 from lorentz_jax.nn.compiling import Frozen, check_kappa, note
@@ -224,8 +225,21 @@ def normal_arrays(normals: Normals) -> dict[str, Array]:
     return {name: array for name, array in arrays.items() if array is not None}
 
 
+def window_shape(kernel_size: int | Sequence[int]) -> tuple[int, int]:
+    """Return height and width of a kernel; one number stands for both."""
+    pair = tuple(kernel_size) if isinstance(kernel_size, Sequence) else (kernel_size,) * 2
+    if len(pair) != 2:
+        raise ValueError(f"kernel_size must be one number or two, got {kernel_size!r}")
+    return pair
+
+
 def freeze_window(strides: int | Sequence[int], padding: functional.Padding) -> tuple[Any, Any]:
-    """Return strides and padding as static attributes of a module: sequences become tuples."""
+    """Return strides and padding as static attributes of a module: sequences become tuples.
+
+    Raises:
+        ValueError: they do not name two axes, or there is no such padding.
+    """
+    window_arguments(strides, padding, (1, 1))
     return (
         strides if isinstance(strides, int) else tuple(strides),
         tuple(padding) if isinstance(padding, list) else padding,

@@ -4,11 +4,20 @@ from lorentz_jax._src.extras import require
 
 require("lorentz_jax.optim", "nn", "optax")
 
-from lorentz_jax.optim.groups import GROUPS, Group, decay_mask, leaf_groups, leaf_name, limit_turn
+from lorentz_jax.optim.groups import (
+    GROUPS,
+    OTHERS,
+    Group,
+    decay_mask,
+    leaf_groups,
+    leaf_name,
+    limit_turn,
+)
 from lorentz_jax.optim.riemannian import RiemannianSgdState, riemannian_gradient, riemannian_sgd
 
 __all__ = [
     "GROUPS",
+    "OTHERS",
     "Group",
     "RiemannianSgdState",
     "decay_mask",

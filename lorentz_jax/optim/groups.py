@@ -1,17 +1,18 @@
 """Parameter groups: which parameters decay, turn slowly, or are points of the hyperboloid.
 
-Parameters are a flat dict `{"stages/1/0/first/conv/kernel": array}`. The last part of a path, the
-leaf name, decides the group. A leaf name that `GROUPS` does not know is an error, never a default.
+Parameters are any tree of arrays by name: an `nnx.State`, a nested dict, or a flat dict
+`{"stages/1/0/first/conv/kernel": array}`. The last part of a path, the leaf name, decides the
+group. A name that `GROUPS` does not know, such as the `embedding` of another library's layer,
+belongs to the group `OTHERS`.
 """
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
 import optax
 from jax import Array
 
-__all__ = ["GROUPS", "Group", "decay_mask", "leaf_groups", "leaf_name", "limit_turn"]
+__all__ = ["GROUPS", "OTHERS", "Group", "decay_mask", "leaf_groups", "leaf_name", "limit_turn"]
 
 
 class Group(NamedTuple):
@@ -66,20 +67,39 @@ GROUPS: dict[str, dict[str, Group]] = {
 """The groups of each preset of `nn.initializers`, by leaf name."""
 
 
-def leaf_name(path: str) -> str:
-    """Return the last part of a parameter path."""
-    return path.rsplit("/", 1)[-1]
+OTHERS: dict[str, Group] = {"fast": Group(), "paper": Group(decay=True)}
+"""The group of every other leaf name, by preset: plain steps, and decay only where all decays."""
 
 
-def leaf_groups(params: Mapping[str, Any], init: str = "fast") -> dict[str, Group]:
-    """Return the group of every parameter.
+def leaf_name(path: Any) -> str:
+    """Return the last part of a parameter path.
 
     Args:
-        params: parameters by path; the values do not matter.
+        path: text with slashes, a tuple of names, or the keys that `jax.tree_util` gives.
+
+    Example:
+        >>> leaf_name("head/kernel"), leaf_name(("head", "kernel"))
+        ('kernel', 'kernel')
+    """
+    if isinstance(path, str):
+        return path.rsplit("/", 1)[-1]
+    # A variable of Flax is a node whose one child is called value; the name stands before it.
+    if len(path) > 1 and path[-1] == jax.tree_util.GetAttrKey("value"):
+        path = path[:-1]
+    last = path[-1] if path else ""
+    last = getattr(last, "key", getattr(last, "name", getattr(last, "idx", last)))
+    return leaf_name(last) if isinstance(last, str | tuple) else str(last)
+
+
+def leaf_groups(params: Any, init: str = "fast") -> Any:
+    """Return the group of every parameter, in the structure of the parameters.
+
+    Args:
+        params: parameters by name; the values do not matter.
         init: preset of the network, a key of `GROUPS`.
 
     Raises:
-        ValueError: a leaf name has no group, or there is no such preset.
+        ValueError: there is no such preset.
 
     Example:
         >>> leaf_groups({"head/bias": 0.0})["head/bias"].decay
@@ -87,37 +107,42 @@ def leaf_groups(params: Mapping[str, Any], init: str = "fast") -> dict[str, Grou
     """
     if init not in GROUPS:
         raise ValueError(f"init must be one of {tuple(GROUPS)}, got {init!r}")
-    table = GROUPS[init]
-    for path in params:
-        if leaf_name(path) not in table:
-            raise ValueError(
-                f"no parameter group for {path!r} in preset {init!r}; "
-                f"known leaf names: {', '.join(table)}"
-            )
-    return {path: table[leaf_name(path)] for path in params}
+    table, others = GROUPS[init], OTHERS[init]
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: table.get(leaf_name(path), others), params
+    )
 
 
-def decay_mask(params: Mapping[str, Any], init: str = "fast") -> dict[str, bool]:
+def decay_mask(params: Any, init: str = "fast") -> Any:
     """Return which parameters decay, for example as the `mask` of `optax.adamw`.
 
     Arguments and errors are those of `leaf_groups`.
 
     Example:
-        >>> decay_mask({"head/kernel": 0.0, "head/bias": 0.0})
-        {'head/kernel': True, 'head/bias': False}
+        >>> decay_mask({"head": {"bias": 0.0, "kernel": 0.0}})
+        {'head': {'bias': False, 'kernel': True}}
         >>> rule = optax.adamw(1e-3, weight_decay=1e-2, mask=decay_mask)
     """
-    return {path: group.decay for path, group in leaf_groups(params, init).items()}
+    groups = leaf_groups(params, init)
+    return jax.tree.map(lambda group: group.decay, groups, is_leaf=_is_group)
+
+
+def _is_group(node: Any) -> bool:
+    return isinstance(node, Group)
 
 
 def limit_turn(
-    rule: optax.GradientTransformation, limit: Any
+    rule: optax.GradientTransformation | Any, limit: Any = None
 ) -> optax.GradientTransformationExtraArgs:
     """Give `rule` gradients whose norm is at most `limit` times that of the parameter, per unit.
 
     A step of SGD at the rate `lr` then turns no direction by more than `lr limit` radians. A unit
-    is what belongs to one entry of the last axis, and counts as 1e-3 long at least. The state is
-    that of `rule`, so that checkpoints with and without a limit have one layout.
+    is what belongs to one entry of the last axis, and counts as 1e-3 long at least. Only kernels
+    are limited (`Group.limited`), or a bare array. The state is that of `rule`, so that checkpoints
+    with and without a limit have one layout.
+
+    `limit_turn(limit)` is the limit alone, to be chained. Before a rule it limits the gradients.
+    After one it limits the steps, momentum included, and `limit` is an angle in radians.
 
     Args:
         rule: the transformation to limit, such as `optax.sgd`.
@@ -126,22 +151,32 @@ def limit_turn(
     Returns:
         The limited transformation; its `update` needs the parameters.
 
+    Raises:
+        ValueError: `update` is called without the parameters.
+
     Example:
-        >>> rule = limit_turn(optax.sgd(1.0), 0.1)
+        >>> rule = optax.chain(optax.sgd(1.0), limit_turn(0.1))
         >>> params = {"kernel": jax.numpy.array([[3.0], [4.0]])}
         >>> gradients = {"kernel": jax.numpy.array([[0.0], [50.0]])}
         >>> updates, _ = rule.update(gradients, rule.init(params), params)
         >>> float(updates["kernel"][1, 0])  # 0.1 times the length 5
         -0.5
     """
+    if limit is None:
+        rule, limit = optax.identity(), rule
     rule = optax.with_extra_args_support(rule)
 
-    def cut(gradient: Array, kernel: Array) -> Any:
+    def cut(path: Any, gradient: Array, kernel: Array) -> Any:
+        if path and not GROUPS["fast"].get(leaf_name(path), OTHERS["fast"]).limited:
+            return gradient
         # The default axes take a kernel with one input of one pixel for a single unit.
         clip = optax.adaptive_grad_clip(limit, axis=tuple(range(kernel.ndim - 1)))
         return clip.update(gradient, optax.EmptyState(), kernel)[0]
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any):
-        return rule.update(jax.tree.map(cut, updates, params), state, params, **extra)
+        if params is None:
+            raise ValueError("limit_turn needs the params: a step is limited relative to them")
+        updates = jax.tree_util.tree_map_with_path(cut, updates, params)
+        return rule.update(updates, state, params, **extra)
 
     return optax.GradientTransformationExtraArgs(rule.init, update)

@@ -9,7 +9,15 @@ import optax
 import optax.contrib
 from jax import Array
 
-from lorentz_jax.optim import Group, decay_mask, leaf_groups, leaf_name, limit_turn, riemannian_sgd
+from lorentz_jax.optim import (
+    GROUPS,
+    Group,
+    decay_mask,
+    leaf_groups,
+    leaf_name,
+    limit_turn,
+    riemannian_sgd,
+)
 from lorentz_jax.training.config import TrainConfig
 
 
@@ -48,8 +56,16 @@ def make_optimiser(
     """Return the optimiser of the config, with the groups of `optim.GROUPS[config.init]`.
 
     `lr` is as for `make_schedule`. `update(..., kappa=...)` sets the kappa of the Riemannian group,
-    which is `config.kappa` without.
+    which is `config.kappa` without. A parameter that this table does not name is a `ValueError`:
+    each one of our networks was thought about.
     """
+    table = GROUPS[config.init]
+    for path in params:
+        if leaf_name(path) not in table:
+            raise ValueError(
+                f"no parameter group for {path!r} in preset {config.init!r}; "
+                f"known leaf names: {', '.join(table)}"
+            )
     lr = config.lr if lr is None else lr
     schedule = make_schedule(config, steps_per_epoch, lr)
     groups = leaf_groups(params, config.init)

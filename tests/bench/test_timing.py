@@ -38,9 +38,12 @@ def test_table_has_ratios_of_the_counts(rows):
 def test_results_of_different_devices_are_not_compared(rows):
     results = {"environment": timing.environment(), "tables": {"t": timing.as_table(rows, "one")}}
     other = {**results, "environment": {**results["environment"], "device": "gpu: other"}}
+    results, other = timing.measured(results), timing.measured(other)
     assert "t eight" in timing.compare(results, results)
     with pytest.raises(ValueError, match="different devices"):
         timing.compare(results, other)
+    with pytest.raises(ValueError, match="no measurement in common"):
+        timing.compare(results, timing.Measured(results.device, {"u": {"eight": 1.0}}))
 
 
 def test_a_plot_is_written(rows, tmp_path):

@@ -259,3 +259,17 @@ def test_a_changed_network_is_not_built_again_from_its_description(tmp_path):
         inference.load(tmp_path / "m.npz")
     loaded = inference.load(tmp_path / "m.npz", like=model)
     np.testing.assert_array_equal(loaded(IMAGES), compiled(IMAGES))
+
+
+def test_a_network_with_another_head_is_not_built_again_from_its_description(tmp_path):
+    """The description says ten classes, and nothing but the shapes tells the two apart."""
+    model = resnet()
+    features = model.head.kernel.shape[0]
+    model.head = nn.LorentzMLR(features, 2, kappa=model.head.kappa, rngs=nnx.Rngs(0))
+    compiled = compile_cached_v(model)
+    assert compiled.description is None
+    inference.save(compiled, tmp_path / "m.npz")
+    with pytest.raises(ValueError, match="no unchanged network"):
+        inference.load(tmp_path / "m.npz")
+    loaded = inference.load(tmp_path / "m.npz", like=model)
+    np.testing.assert_array_equal(loaded(IMAGES), compiled(IMAGES))

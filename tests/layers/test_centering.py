@@ -109,7 +109,7 @@ def test_half_precision_rounds_images_alone(form):
     with enable_x64(True):
         (want, _), right = value_and_gradients(plain, g, exact, beta, 0.1, np.ones(8))
     np.testing.assert_allclose(np.float64(out), want, atol=2**-8 * np.abs(want).max())
-    assert g_x.dtype == jnp.bfloat16 and g_beta.dtype == jnp.float32
+    assert (g_x.dtype, g_beta.dtype) == (jnp.bfloat16, jnp.float32)
     # The cotangent arrives in bfloat16, too.
     for name, a, b in zip(NAMES, (g_x, g_beta, g_kappa), right, strict=False):
         np.testing.assert_allclose(np.float64(a), b, atol=8e-3 * np.abs(b).max(), err_msg=name)
@@ -123,8 +123,10 @@ def test_the_form_is_that_of_the_device_it_is_lowered_for():
         return str(jax.export.export(gradient, platforms=[platform])(x).mlir_module())
 
     products = {name: text(name).count("stablehlo.dot_general") for name in ("cpu", "cuda", "tpu")}
-    assert products["cpu"] >= 4 and products["cuda"] == products["tpu"] == 0
-    assert "optimization_barrier" in text("cuda") and "optimization_barrier" not in text("tpu")
+    assert products["cpu"] >= 4
+    assert products["cuda"] == products["tpu"] == 0
+    assert "optimization_barrier" in text("cuda")
+    assert "optimization_barrier" not in text("tpu")
 
 
 def test_the_public_function_centres_any_batch_shape(kappa):
@@ -159,7 +161,8 @@ def kernel(*shape, seed=2):
 def test_layers_of_normals_without_time_are_those_of_zero_biases(kappa):
     x, w = kernel(2, 6, 6, 3, seed=3), kernel(3, 3, 3, 4)
     bare, full = (hyperplane.normals(w, b, kappa) for b in (None, jnp.zeros(4)))
-    assert bare.time is None and full.time is not None
+    assert bare.time is None
+    assert full.time is not None
     relu = jax.nn.relu
     for got, want in (
         (functional.conv(x, bare, kappa, 2), functional.conv(x, full, kappa, 2)),
