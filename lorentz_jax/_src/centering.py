@@ -49,9 +49,9 @@ def _products(y, vectors):
 def _skinny_rows(y, vectors):
     flat = y.reshape(-1, y.shape[-1])
     sums = precise(flat, jnp.stack([v for v in vectors if v is not None], axis=1))
-    sums = iter(jnp.split(sums, sums.shape[1], axis=1))
-    squares = jnp.sum(flat * flat, axis=1) if None in vectors else None
-    return [(squares if v is None else next(sums)).reshape(y.shape[:-1]) for v in vectors]
+    products = iter(jnp.split(sums, sums.shape[1], axis=1))
+    rows = [jnp.sum(flat * flat, axis=1) if v is None else next(products) for v in vectors]
+    return [row.reshape(y.shape[:-1]) for row in rows]
 
 
 def _variadic_rows(y, vectors):

@@ -7,6 +7,7 @@ tuned there for either network (`--xla_gpu_autotune_level=0`).
 """
 
 import contextlib
+import functools
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -158,7 +159,7 @@ def program(part: str, name: str, sizes: Sizes, dtype: Any) -> tuple[Callable, t
     if part == "training":
         return training_step(name, sizes, dtype)
     if part == "inference":
-        half = {} if dtype == jnp.float32 else {"dtype": str(jnp.dtype(dtype))}
+        half: Any = {} if dtype == jnp.float32 else {"dtype": str(jnp.dtype(dtype))}
         compiled = compile_cached_v(build(name, sizes), **half)
         return compiled.apply, (compiled.params, images)
     if part != "block":
@@ -183,14 +184,13 @@ def measure(part: str, name: str, sizes: Sizes, dtype: Any, target: str, seconds
     device = device_of(target)
     function, arguments = program(part, name, sizes, dtype)
     place = jax.sharding.SingleDeviceSharding(device)
-    shapes = jax.tree.map(
-        lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=place), arguments
-    )
+    placed = functools.partial(jax.ShapeDtypeStruct, sharding=place)
+    shapes = jax.tree.map(lambda a: placed(a.shape, a.dtype), arguments)
     lowered = jax.jit(function).lower(*shapes)
     start = time.process_time()
     compiled = lowered.compile()
     spent = time.process_time() - start
-    kernels, moved = hlo.count(compiled.as_text())
+    kernels, moved = hlo.count(compiled.as_text() or "")
     if device.platform == "tpu":
         moved = float((compiled.cost_analysis() or {})["bytes accessed"])
     memory: Any = compiled.memory_analysis()

@@ -44,12 +44,11 @@ def _entry(text: str) -> list[str]:
 
 def _operands(rest: str) -> list[str]:
     """Return the names between an instruction's parentheses, whose opening one was read."""
-    depth = 1
-    for end, character in enumerate(rest):
-        depth += (character == "(") - (character == ")")
-        if depth == 0:
-            break
-    inside = re.split(r",(?![^\[{]*[\]}])", rest[:end])
+    depth, end = 1, 0
+    while depth and end < len(rest):
+        depth += (rest[end] == "(") - (rest[end] == ")")
+        end += 1
+    inside = re.split(r",(?![^\[{]*[\]}])", rest[: end - 1])
     return [part.split()[-1].lstrip("%") for part in inside if part.strip()]
 
 

@@ -121,7 +121,7 @@ def build(name: str, sizes: Sizes) -> ResNet:
 def training_step(
     name: str, sizes: Sizes, dtype: Any = jnp.float32
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """Return a step of SGD with momentum: loss, gradient, update, running statistics; its arguments.
+    """Return a step of SGD with momentum, running statistics included, and its arguments.
 
     `dtype` is what the network computes in.
     """

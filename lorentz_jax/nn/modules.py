@@ -122,7 +122,7 @@ class HyperbolicModule(nnx.Module):
     def kept_normals(self, kappa: Any) -> Normals:
         """Return the normals that a frozen layer holds, made for this kappa."""
         check_kappa(self.frozen, self.resolve_kappa(kappa))
-        held = {name: getattr(self, name, None) for name in NORMALS}
+        held: Any = {name: getattr(self, name, None) for name in NORMALS}
         return Normals(**{name: None if v is None else v[...] for name, v in held.items()})
 
     def unscale(self, stored: Array, dim: int, kappa: Any = None) -> Array:

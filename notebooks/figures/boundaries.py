@@ -180,7 +180,7 @@ def lorentz_unit(
     with jax.enable_x64(True):
         plane = normals(np.asarray(w, np.float64)[:, None], np.array([float(b)]), kappa)
         values = _on_grid(lambda x: signed_distance(x, plane, kappa, scale=None), kappa, size)
-        time, space = float(plane.time[0]), np.asarray(plane.space)[:, 0].tolist()
+        time, space = float(plane.times[0]), np.asarray(plane.space)[:, 0].tolist()
 
     def curve(d: float) -> Curve:
         return level_curve(time, space, norm * math.sinh(s * d) / s, kappa)

@@ -83,7 +83,7 @@ def construct(
     with jax.enable_x64(True):
         plane = normals(np.asarray(w, np.float64)[:, None], np.array([float(b)]), kappa)
         anchor = np.asarray(geometry.lift(geometry.exp0(offset * axis, kappa), kappa))
-        normal = np.array([plane.time[0], *np.asarray(plane.space)[:, 0]])
+        normal = np.array([plane.times[0], *np.asarray(plane.space)[:, 0]])
         radius = np.linspace(0, extent, count // 2)[:, None, None]
         angle = np.linspace(0, 2 * math.pi, count)[:, None]
         around = np.cos(angle) * axis + np.sin(angle) * side

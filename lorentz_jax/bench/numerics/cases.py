@@ -162,7 +162,7 @@ def _hyperplane() -> None:
         return [mp.sinh(mp.sqrt(k) * a) / mp.sqrt(k) for a in distances]
 
     planes = "space time length"
-    add("normals, time", "w b", "scalar", lambda *a: _unit(*a).time[0], lambda *a: normal(*a)[0])
+    add("normals, time", "w b", "scalar", lambda *a: _unit(*a).times[0], lambda *a: normal(*a)[0])
     add(
         "normals, space",
         "w b",
