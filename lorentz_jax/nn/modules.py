@@ -122,8 +122,9 @@ class HyperbolicModule(nnx.Module):
     def kept_normals(self, kappa: Any) -> Normals:
         """Return the normals that a frozen layer holds, made for this kappa."""
         check_kappa(self.frozen, self.resolve_kappa(kappa))
-        held: Any = {name: getattr(self, name, None) for name in NORMALS}
-        return Normals(**{name: None if v is None else v[...] for name, v in held.items()})
+        held = ((name, getattr(self, name, None)) for name in NORMALS)
+        arrays: Any = {name: None if v is None else v[...] for name, v in held}
+        return Normals(**arrays)
 
     def unscale(self, stored: Array, dim: int, kappa: Any = None) -> Array:
         """Return the offset that is stored as `stored`, for inputs of `dim` space coordinates."""
