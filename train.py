@@ -2,10 +2,7 @@
 
 import sys
 
-try:
-    from lorentz_jax.training.cli import main
-except ModuleNotFoundError as error:
-    sys.exit(f"train.py: error: {error}")
+from lorentz_jax.commands import train
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(train())

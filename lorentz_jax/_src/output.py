@@ -1,11 +1,15 @@
 """What programs leave behind: files that are whole or absent, and errors of one line."""
 
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+PART = ".part-"
+_parts: set[str] = set()
 
 
 def write_atomic(path: Path, write: Callable[[Any], object]) -> None:
@@ -14,10 +18,9 @@ def write_atomic(path: Path, write: Callable[[Any], object]) -> None:
     The temporary name ends in that of `path`, and `file.name` has it as text. If `write` raises,
     `path` stays as it was and nothing else is left.
     """
-    descriptor, temporary = tempfile.mkstemp(
-        prefix=".part-", suffix=f"-{path.name}", dir=path.parent
-    )
+    descriptor, temporary = tempfile.mkstemp(prefix=PART, suffix=f"-{path.name}", dir=path.parent)
     os.close(descriptor)
+    _parts.add(temporary)
     try:
         with open(temporary, "wb") as file:
             write(file)
@@ -28,6 +31,23 @@ def write_atomic(path: Path, write: Callable[[Any], object]) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+    finally:
+        _parts.discard(temporary)
+
+
+def discard_parts(folder: Path | None = None, names: str = "") -> None:
+    """Remove unfinished files.
+
+    Without a folder they are those of this process, which is about to end. With one they are those
+    that killed processes left there on the way to a name that the pattern `names` matches.
+    """
+    if folder is None:
+        files = [Path(part) for part in tuple(_parts)]
+    else:
+        pattern = re.compile(rf"{re.escape(PART)}[a-z0-9_]{{8}}-(?:{names})")
+        files = [file for file in folder.iterdir() if pattern.fullmatch(file.name)]
+    for file in files:
+        file.unlink(missing_ok=True)
 
 
 def report_error(program: str, reason: object, status: int) -> int:

@@ -25,7 +25,6 @@ def run(*arguments, cwd=ROOT):
 @pytest.fixture
 def call(monkeypatch, capsys):
     """The command in this process: an interpreter takes seconds to import everything."""
-    monkeypatch.setattr(cli, "silence_orbax_threads", lambda: None)  # of other tests too
 
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["train.py", *map(str, arguments)])
@@ -37,18 +36,6 @@ def call(monkeypatch, capsys):
         return SimpleNamespace(returncode=status, stdout=out, stderr=err)
 
     return run
-
-
-def test_late_callbacks_of_a_failed_write_are_not_printed(monkeypatch):
-    reported = []
-    monkeypatch.setattr(sys, "unraisablehook", reported.append)
-    cli.silence_orbax_threads()
-    late, other = (
-        SimpleNamespace(exc_value=RuntimeError(text)) for text in ("Event loop is closed", "other")
-    )
-    sys.unraisablehook(late)
-    sys.unraisablehook(other)
-    assert reported == [other]
 
 
 @pytest.mark.parametrize(
