@@ -1,8 +1,18 @@
 """Train a network from the command line: `python train.py --help` lists every option."""
 
+import os
+import signal
 import sys
 
-from lorentz_jax.commands import train
+
+def interrupt(*_: object) -> None:
+    """End at once with one line: for the imports, which would make a traceback of Ctrl-C."""
+    os.write(2, b"train.py: error: interrupted\n")
+    os._exit(128 + signal.SIGINT)
+
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, interrupt)
+    from lorentz_jax.commands import train
+
     sys.exit(train())

@@ -1,5 +1,6 @@
 """The commands, before anything heavy is imported: their streams, and how SIGINT ends them."""
 
+import contextlib
 import os
 import sys
 
@@ -21,7 +22,8 @@ def train() -> int:
     if status == INTERRUPTED:
         # At its usual end Python would wait for all threads, for one that compiles a minute long.
         for stream in (sys.stdout, sys.stderr):
-            stream.flush()
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
         os._exit(status)
     return status
 

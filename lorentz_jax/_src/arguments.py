@@ -59,7 +59,7 @@ def as_kappa(kappa: Any, dtype: Any, batch_shape: tuple[int, ...] | None = ()) -
         if values.dtype.kind not in "fiu" and not jnp.issubdtype(values.dtype, jnp.floating):
             raise TypeError(f"kappa must be a real number or array, got {kappa!r}")
         # Numbers below `tiny` are 0 for XLA, which drops denormals.
-        least = jnp.finfo(dtype).tiny
+        least = jnp.finfo(jax.dtypes.canonicalize_dtype(dtype)).tiny
         with np.errstate(over="ignore", under="ignore"):
             rounded = values.astype(least.dtype)
         bad = ~((rounded >= least) & (rounded <= 1 / least))

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
@@ -23,8 +22,7 @@ from lorentz_jax.inference import refuse_compiled
 from lorentz_jax.training import devices, packing, sealed
 from lorentz_jax.training.config import decisive
 from lorentz_jax.training.devices import is_main, print_main
-from lorentz_jax.training.state import LOW_EFFORT, TrainState
-from lorentz_jax.training.step import all_finite
+from lorentz_jax.training.state import TrainState
 
 FORMAT = "lorentz_jax training checkpoint"
 VERSION = 3
@@ -42,8 +40,6 @@ class Store:
         self._root, self._keep = root, keep
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._pending: Future | None = None
-        # Copies: the next step donates the state while it is still being written.
-        self._snapshot = jax.jit(_copy_and_check, compiler_options=LOW_EFFORT)
 
     def save(self, state: TrainState, meta: Mapping[str, Any]) -> None:
         """Begin to save the state under its step; the training may go on at once.
@@ -54,8 +50,10 @@ class Store:
         """
         step = int(state.step)
         self._finish()
-        arrays, finite = self._snapshot(packing.flatten(state))
-        if not finite:
+        # Copies: the next step donates the state while it is still being written.
+        held = jax.device_get(packing.flatten(state))
+        arrays = {path: np.array(x) for path, x in sorted(held.items())}
+        if not all(np.isfinite(x).all() for x in arrays.values()):
             raise ArithmeticError(f"the state after step {step} is not finite; {self.last()}")
         header = {
             "format": FORMAT,
@@ -112,14 +110,12 @@ class Store:
                 f"{self.last()}"
             ) from error
 
-    def _write(self, step: int, arrays: Mapping[str, Any], meta: Mapping[str, Any]) -> None:
+    def _write(self, step: int, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
         self._root.mkdir(parents=True, exist_ok=True)
         file = _file(self._root, step)
-        # Every process has all of the state, and the sorted arrays make equal files.
-        local = {path: np.asarray(x.addressable_data(0)) for path, x in sorted(arrays.items())}
         if file.exists():
             _set_aside(file)
-        sealed.write(file, local, meta)
+        sealed.write(file, arrays, meta)
         found = _headers(self._root)
         steps = sorted(found)
         for old in set(steps) - set(steps[-self._keep :]) - _referred(found, steps[-self._keep :]):
@@ -183,7 +179,6 @@ def newest(
     Raises:
         CheckpointError: as `restore`.
     """
-    _refuse_old_format(root)
     for step in sorted(_names(root), reverse=True):
         file = _file(root, step)
         try:
@@ -203,6 +198,7 @@ def newest(
             return arrays, meta
     if skipped:
         raise CheckpointError(f"none of the {len(skipped)} checkpoints in {root} can be read")
+    _refuse_old_format(root)
     return None
 
 
@@ -269,10 +265,6 @@ def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
         for name in dict.fromkeys([*here, *there])
         if name not in there or name not in here or there[name] != here[name]
     ]
-
-
-def _copy_and_check(arrays: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-    return jax.tree.map(jnp.copy, arrays), all_finite(arrays)
 
 
 def _file(root: Path, step: int) -> Path:

@@ -149,8 +149,6 @@ def initial_weights(config: TrainConfig, plan: build.Plan) -> tuple[Arrays, Arra
     """
     assert config.init_from is not None
     path = config.init_from
-    if not path.is_dir():
-        raise FileNotFoundError(f"init_from: there is no run {path}")
     which: Which = "reported" if (path / "summary.json").exists() else "last"
     weights = _read_weights(path, which)
     there, here = weights.meta["config"], config.to_json()

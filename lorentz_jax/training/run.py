@@ -125,7 +125,9 @@ def dry_run(config: TrainConfig) -> None:
         print_main("compiling the steps")
         program = compile_program(config, plan)
         start = time.perf_counter()
-        _, result = program.train(plan.state, np.arange(plan.batch_size, dtype=np.int32))
+        _, result = program.train(
+            _first_state(config, plan), np.arange(plan.batch_size, dtype=np.int32)
+        )
         loss, seconds = float(result.loss), time.perf_counter() - start
     if not bool(result.finite):
         raise NonFiniteLossError(f"the loss of the first step is {loss}, or a gradient not finite")
@@ -137,6 +139,8 @@ def _check(config: TrainConfig) -> None:
     report.check_extras(config)
     if config.resume:
         checkpoint.refuse_file(config.path)
+    if config.init_from is not None and not config.init_from.is_dir():
+        raise FileNotFoundError(f"init_from: there is no run {config.init_from}")
     devices.start(config)
 
 

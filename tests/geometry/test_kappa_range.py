@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from lorentz_jax import ambient, functional, geometry, hyperplane
+from lorentz_jax._src.arguments import as_kappa
 
 X, Y = (jnp.array(values, jnp.float32) for values in ([0.5, -0.25], [3.0, 4.0]))
 OUTSIDE = (0.0, -1.0, np.nan, np.inf, 1e60, 1e-60, 1e-39, 2e38, np.float64(1e300))
@@ -29,6 +30,11 @@ def test_the_message_names_the_dtype():
         geometry.dist(X, Y, 1e60)
     with pytest.raises(ValueError, match=r"got 1e-60, which is out of range in float32"):
         geometry.dist(jnp.stack([X, Y]), Y, np.array([1.0, 1e-60]))
+
+
+def test_a_dtype_is_what_jax_makes_of_it():
+    with pytest.raises(ValueError, match="out of range in float32"):
+        as_kappa(1e-60, float)
 
 
 def test_the_extremes_that_float32_can_invert_pass():

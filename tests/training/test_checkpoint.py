@@ -214,18 +214,35 @@ def test_an_error_of_reading_changes_nothing(error, copied, monkeypatch):
     assert {file: file.read_bytes() for file in copied.path.rglob("*") if file.is_file()} == before
 
 
-def test_a_checkpoint_is_no_use_without_its_best(copied, capsys):
-    meta = restored(copied)[1]
-    best = meta["progress"]["best"]["step"]
-    kept = steps(copied)
-    (copied.path / "checkpoints" / f"{best}.safetensors").write_bytes(b"")
-    earlier = [step for step in kept if step < best]
-    if best == 12 or earlier:
-        assert restored(copied)[1]["step"] < best
-    else:
-        with pytest.raises(checkpoint.CheckpointError, match=r"none of the \d checkpoints"):
-            restored(copied)
-        assert steps(copied) == kept
+def test_a_checkpoint_is_no_use_without_its_best(straight, copied, tmp_path, capsys):
+    # The best is that of step 8, and 10 and 12 refer to it.
+    assert restored(copied)[1]["progress"]["best"]["step"] == 8
+    (copied.path / "checkpoints" / "8.safetensors").write_bytes(b"")
+    with pytest.raises(checkpoint.CheckpointError, match=r"none of the 3 checkpoints"):
+        run.train(copied)
+    assert steps(copied) == [8, 10, 12]
+    # With one that is older than the best, it goes on from there.
+    more = dataclasses.replace(straight, run_dir=tmp_path / "more", keep=9)
+    run.train(more)
+    (more.path / "checkpoints" / "8.safetensors").write_bytes(b"")
+    capsys.readouterr()
+    run.train(dataclasses.replace(more, resume=True))
+    assert "resumed from step 6" in capsys.readouterr().out
+    same(straight, more)
+
+
+def test_the_best_that_a_kept_checkpoint_refers_to_is_kept(straight, tmp_path, monkeypatch):
+    accuracies = iter([0.5, 0.75, 0.25])
+    original = build.Program.evaluate
+
+    def evaluate(self, params, stats, split):
+        result = original(self, params, stats, split)
+        return result | {"accuracy": next(accuracies)} if split == "validation" else result
+
+    monkeypatch.setattr(build.Program, "evaluate", evaluate)
+    config = dataclasses.replace(straight, run_dir=tmp_path, keep=2, epochs=2)
+    run.train(config)
+    assert steps(config) == [4, 6, 8]  # 6 refers to 4, though 8 is better
 
 
 def test_what_is_not_ours_stays(straight, copied):
@@ -316,6 +333,8 @@ def test_a_checkpoint_of_another_version_is_refused(copied):
     )
     with pytest.raises(ValueError, match="precision is nothing there"):
         restored(copied)
+    for file in (copied.path / "checkpoints").iterdir():
+        file.unlink()
     (copied.path / "checkpoints" / "10").mkdir()
     (copied.path / "checkpoints" / "10" / "_CHECKPOINT_METADATA").write_text("{}")
     with pytest.raises(ValueError, match="format version 2, this program reads 3"):

@@ -42,6 +42,9 @@ def call(monkeypatch, capsys):
     ("arguments", "message"),
     [
         (["--kappa", "-1"], "kappa must be finite and positive (the curvature is -kappa)"),
+        (["--kappa", "1e-60", "--overwrite"], "kappa must be finite and positive"),
+        (["--data-dir", "gs://bucket/data"], "data_dir must be a local path, got the URL gs:/"),
+        (["--init-from", "/no/such/run"], "init_from: there is no run /no/such/run"),
         (["--name", "../up"], "name must be a plain folder name"),
         (["--device", "tpu"], "no tpu found"),
         (["--resume", "--overwrite"], "choose one"),
