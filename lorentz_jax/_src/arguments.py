@@ -60,9 +60,8 @@ def as_kappa(kappa: Any, dtype: Any, batch_shape: tuple[int, ...] | None = ()) -
             raise TypeError(f"kappa must be a real number or array, got {kappa!r}")
         # Numbers below `tiny` are 0 for XLA, which drops denormals.
         least = jnp.finfo(jax.dtypes.canonicalize_dtype(dtype)).tiny
-        with np.errstate(over="ignore", under="ignore"):
-            rounded = values.astype(least.dtype)
-        bad = ~((rounded >= least) & (rounded <= 1 / least))
+        wide = values.astype(np.float64)
+        bad = ~((wide >= least) & (wide <= 1 / least))
         if bad.any():
             value = values[bad].ravel()[0]
             where = f", which is out of range in {least.dtype}" if 0 < value < np.inf else ""

@@ -5,7 +5,6 @@ import errno
 import json
 import os
 import socket
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -89,6 +88,4 @@ def _owner(descriptor: int) -> str:
 
 
 def _warn(file: Path, reason: str) -> None:
-    warnings.warn(
-        f"{file.parent} cannot be locked ({reason}): let no other run use it", stacklevel=2
-    )
+    print(f"warning: {file.parent} cannot be locked ({reason}): let no other run use it")

@@ -252,12 +252,12 @@ def test_what_is_not_ours_stays(straight, copied):
     safetensors.numpy.save_file({"x": np.zeros(3)}, root / "2025.safetensors")
     safetensors.numpy.save_file({"x": np.ones(3)}, root / "4.safetensors")
     (root / "notes.txt").write_text("mine")
-    shutil.copy(root / "12.safetensors", root / "0012.safetensors")
+    shutil.copy(root / "12.safetensors", root / "0099.safetensors")
     for config in (copied, dataclasses.replace(copied, resume=False, overwrite=True)):
         run.train(config)
         assert (root / "2024" / "photo.png").read_text() == "mine"
         assert (root / "notes.txt").read_text() == "mine"
-        assert (root / "0012.safetensors").exists()
+        assert (root / "0099.safetensors").exists()
         assert safetensors.numpy.load_file(root / "2025.safetensors")["x"].tolist() == [0] * 3
     # It was where the second run wrote, and has moved.
     moved = safetensors.numpy.load_file(root / "4.safetensors.aside1")
