@@ -24,7 +24,7 @@ from tests.training.tiny import stand_in
 
 ROOT = Path(__file__).parents[2]
 KILLS, INTERRUPTS, FLIPS = 20, 10, 200
-SETTINGS = {"stages": (1,), "width": 2, "epochs": 120, "batch_size": 16, "limit": 208,
+SETTINGS = {"stages": (1,), "width": 2, "epochs": 200, "batch_size": 16, "limit": 208,
             "validation": 48, "checkpoint_every": 3, "keep": 2}  # fmt: skip
 TIMES = ("train_seconds", "eval_seconds")
 
@@ -65,34 +65,32 @@ def start(folder, *arguments):
 
 @pytest.mark.slow
 def test_kills_and_interrupts_at_any_moment_change_no_bit(tmp_path):
-    # A machine may be slow or busy, so the moments are drawn in units of the time to an epoch.
-    begun = time.monotonic()
-    process = start(tmp_path / "straight")
-    while "epoch " not in (line := process.stdout.readline()):
-        assert line, process.communicate()
-    window = 2 * (time.monotonic() - begun)
-    _, err = process.communicate(timeout=300)
-    assert process.returncode == 0, err
     moments, where = random.Random(0), {"start": 0, "training": 0, "ended": 0}
     numbers = [signal.SIGKILL] * KILLS + [signal.SIGINT] * INTERRUPTS
-    moments.shuffle(numbers)
-    for number in numbers:
+    trials = [(number, trial % 2 == 0) for trial, number in enumerate(numbers)]
+    moments.shuffle(trials)
+    for number, early in trials:
         process = start(tmp_path / "hurt", "--resume")
-        time.sleep(moments.uniform(0.2, window))
+        if early:  # imports, data, compiling: about 5 s on an idle machine
+            time.sleep(moments.uniform(0.1, 5))
+        else:
+            while "epoch " not in (line := process.stdout.readline()) and line:
+                pass
+            time.sleep(moments.uniform(0, 0.7))
         process.send_signal(number)
-        out, err = process.communicate(timeout=60)
-        ended = process.returncode == 0 or "results in" in out
-        where["ended" if ended else "training" if "epoch" in out else "start"] += 1
+        _, err = process.communicate(timeout=60)
+        ended = process.returncode == 0
+        where["ended" if ended else "start" if early else "training"] += 1
         if number == signal.SIGINT and not ended:
             assert process.returncode == 130, err
-        if number == signal.SIGINT:
-            assert len(err.splitlines()) == (not ended), err
+            assert len(err.splitlines()) == 1, err
     print(where)
-    assert where["start"] > 3
-    assert where["training"] > 3
-    process = start(tmp_path / "hurt", "--resume")
-    _, err = process.communicate(timeout=300)
-    assert process.returncode == 0, err
+    assert where["start"] >= KILLS / 2
+    assert where["training"] >= KILLS / 2
+    for name in ("hurt", "straight"):
+        process = start(tmp_path / name, "--resume")
+        _, err = process.communicate(timeout=300)
+        assert process.returncode == 0, err
     hurt, straight = (tmp_path / name / "run" for name in ("hurt", "straight"))
     assert rows(hurt) == rows(straight)
     assert summary(hurt) == summary(straight)
@@ -101,9 +99,9 @@ def test_kills_and_interrupts_at_any_moment_change_no_bit(tmp_path):
     config = TrainConfig(**SETTINGS)
     plan = build.make_plan(config, data.load("digits", limit=config.limit))
     expected = {"config": config.decisive(), "classes": 10}
-    states = [checkpoint.read_step(path / "checkpoints", 1200)[0] for path in (hurt, straight)]
+    states = [checkpoint.read_step(path / "checkpoints", 2000)[0] for path in (hurt, straight)]
     assert equal(*states)
-    assert checkpoint.restore(hurt / "checkpoints", plan.state, expected)[1]["step"] == 1200
+    assert checkpoint.restore(hurt / "checkpoints", plan.state, expected)[1]["step"] == 2000
     assert not list(hurt.rglob(".*"))
 
 

@@ -119,9 +119,11 @@ def test_a_signal_saves_and_the_resumed_run_has_the_same_bits(
 
 
 def test_a_finished_run_resumes_to_the_same_results(straight, copied):
-    (copied.path / "summary.json").unlink()
+    for name in ("summary.json", "metrics.jsonl", "config.json"):
+        (copied.path / name).write_text("damaged")
     run.train(copied)
     same(straight, copied)
+    assert json.loads((copied.path / "config.json").read_text()) == copied.to_json()
 
 
 def test_the_last_and_the_best_stay_and_the_best_is_reported(straight, monkeypatch, tmp_path):

@@ -79,21 +79,33 @@ def test_eight_devices_give_the_run_of_one(tmp_path):
 
 @pytest.mark.slow
 def test_two_processes_give_the_run_of_one(tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    both = [
-        start(
-            tmp_path, "two", "--multihost", device_count=2, JAX_NUM_PROCESSES="2",
-            JAX_COORDINATOR_ADDRESS=f"127.0.0.1:{port}", JAX_PROCESS_ID=str(index),
-        )
-        for index in range(2)
-    ]  # fmt: skip
-    first, second = finish(*both)
+    def both(*arguments):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        return [
+            start(
+                tmp_path, "two", "--multihost", *arguments, device_count=2, JAX_NUM_PROCESSES="2",
+                JAX_COORDINATOR_ADDRESS=f"127.0.0.1:{port}", JAX_PROCESS_ID=str(index),
+            )
+            for index in range(2)
+        ]  # fmt: skip
+
+    first, second = finish(*both())
     assert "4 devices, 4 images each" in first
     assert "test_accuracy" in first
     assert "test_accuracy" not in second
     finish(start(tmp_path, "one"))
+    close(result(tmp_path / "one"), result(tmp_path / "two"))
+    # Process 0 refuses the folder for both.
+    for process in both():
+        _, err = process.communicate(timeout=120)
+        assert process.returncode == 2, err
+        assert "already holds" in err
+        assert len(err.splitlines()) == 1
+    (tmp_path / "two" / "checkpoints" / "20.safetensors").write_bytes(b"")
+    first, _ = finish(*both("--resume"))
+    assert "resumed from step 15" in first
     close(result(tmp_path / "one"), result(tmp_path / "two"))
 
 
