@@ -71,8 +71,8 @@ def test_kills_and_interrupts_at_any_moment_change_no_bit(tmp_path):
     moments.shuffle(trials)
     for number, early in trials:
         process = start(tmp_path / "hurt", "--resume")
-        if early:  # imports, data, compiling: about 5 s on an idle machine
-            time.sleep(moments.uniform(0.1, 5))
+        if early:  # imports, data, compiling: about 5 s; before them Python itself starts
+            time.sleep(moments.uniform(0.5, 5))
         else:
             while "epoch " not in (line := process.stdout.readline()) and line:
                 pass

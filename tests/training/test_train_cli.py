@@ -128,7 +128,7 @@ def test_sigterm_saves_and_resume_goes_on(tmp_path):
     _, err = process.communicate(timeout=60)
     assert process.returncode == 143
     assert re.fullmatch(
-        r"train.py: error: stopped at step (\d+); the last good checkpoint is \S+/\1; "
+        r"train.py: error: stopped at step (\d+); the last good checkpoint is \S+/\1\.safetensors; "
         r"go on with --resume\n", err,
     ), err  # fmt: skip
     cache = tmp_path / "cache"
