@@ -24,10 +24,10 @@ MODEL = "model.safetensors"
 PICTURES = ("curves.png", "confusion.png")
 # The mark of a finished run goes first, that of a run last.
 FILES = ("summary.json", MODEL, "compiled.npz", *PICTURES, "metrics.jsonl", "config.json")
-# What TensorBoard's writer and `jax.profiler` write.
+# What TensorBoard's writer and `jax.profiler` write into their folders.
 WRITERS = {
-    "tensorboard": r"events\.out\.tfevents\..*",
-    "profile": r".*\.(xplane\.pb|trace\.json\.gz|json\.gz|pb)",
+    "tensorboard": r"events\.out\.tfevents\.[^/]*",
+    "profile": r"plugins/profile/\d[\d_]*/[^/]*\.(xplane\.pb|trace\.json\.gz)",
 }
 FOLDERS = (CHECKPOINTS, *WRITERS)
 
@@ -174,7 +174,7 @@ def _remove_written(folder: Path, pattern: str) -> None:
     """Remove the files of one writer, then the folders that are empty."""
     for place, _, names in os.walk(folder, topdown=False):
         for name in names:
-            if re.fullmatch(pattern, name):
+            if re.fullmatch(pattern, (Path(place) / name).relative_to(folder).as_posix()):
                 (Path(place) / name).unlink()
         if not Path(place).is_symlink():
             with contextlib.suppress(OSError):  # it holds something else

@@ -149,18 +149,20 @@ def test_overwrite_removes_nothing_before_the_first_step_is_done(failure, finish
 
 def test_overwrite_replaces_all_of_the_old_run_and_nothing_else(finished):
     config, other = finished
-    for folder, ours in (("tensorboard", "events.out.tfevents.1.host"), ("profile", "a.xplane.pb")):
-        (config.path / folder / "deep").mkdir(parents=True)
+    trace = "plugins/profile/2026_11_29/host.xplane.pb"
+    for folder, ours in (("tensorboard", "events.out.tfevents.1.host"), ("profile", trace)):
+        (config.path / folder / ours).parent.mkdir(parents=True)
         (config.path / folder / ours).write_text("old")
-        (config.path / folder / "deep" / "photo.png").write_text("mine")
+        (config.path / folder / "mine" / "plugins").mkdir(parents=True)
+        (config.path / folder / "mine" / Path(ours).name).write_text("mine")
     summary = run.train(dataclasses.replace(other, epochs=1))
     assert json.loads((config.path / "summary.json").read_text()) == summary
     assert len((config.path / "metrics.jsonl").read_text().splitlines()) == 1
     assert [file.name for file in (config.path / "checkpoints").iterdir()] == ["4.safetensors"]
     assert (config.path / "notes.txt").read_text() == "mine"
     for folder in ("tensorboard", "profile"):
-        files = [file.name for file in (config.path / folder).rglob("*") if file.is_file()]
-        assert files == ["photo.png"]
+        (left,) = contents(config.path / folder)
+        assert left.parent.name == "mine"
 
 
 def test_overwrite_keeps_the_events_of_its_own_first_steps(config):
