@@ -31,7 +31,7 @@ class Run:
         path: the folder.
         config: the settings that the network was trained with.
         summary: the content of `summary.json`; None of a run that has not finished.
-        model: the network, an NNX module; call it as `model(images)`.
+        model: the network, an NNX module in evaluation mode (`model.train()` ends it).
         epoch: completed epochs of this network.
         step: training steps of this network.
         mean, std: of the training pixels, one number a channel.
@@ -95,11 +95,13 @@ def load_run(path: Path | str, which: Which = "reported") -> Run:
         raise ValueError(f"{path} does not hold the network of its config: {differences}")
     values = jax.tree.map(jnp.asarray, weights.arrays)
     params, stats = ({name: values[name] for name in group} for group in (params, stats))
+    model = merge(graphdef, params, stats)
+    model.eval()
     return Run(
         path=path,
         config=config,
         summary=summary,
-        model=merge(graphdef, params, stats),
+        model=model,
         epoch=weights.epoch,
         step=meta["step"],
         mean=tuple(meta["mean"]),

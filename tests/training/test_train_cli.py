@@ -11,7 +11,8 @@ from typing import get_args
 
 import pytest
 
-from lorentz_jax.training import cli
+from lorentz_jax import data
+from lorentz_jax.training import cli, load_run
 from lorentz_jax.training.config import RECIPES, TrainConfig
 
 ROOT = Path(__file__).parents[2]
@@ -101,6 +102,11 @@ def test_a_small_real_run_and_its_refusals(tmp_path):
     summary = json.loads((tmp_path / "small" / "summary.json").read_text())
     assert summary["steps"] == 4
     assert f"test_accuracy {summary['test_accuracy']:.4f} on 360 images" in result.stdout
+    loaded, images = load_run(tmp_path / "small"), data.load("digits")
+    predicted = loaded.model(loaded.prepare(images.test_images)).argmax(-1)
+    # One image may lie where the compiled and the plain sum differ.
+    right = int((predicted == images.test_labels).sum())
+    assert abs(right - 360 * summary["test_accuracy"]) < 1.5
     again = run(*small, "--epochs", 2)
     assert again.returncode == 2
     assert len(again.stderr.splitlines()) == 1
