@@ -116,7 +116,7 @@ class Store:
         if file.exists():
             _set_aside(file)
         sealed.write(file, arrays, meta)
-        found = _headers(self._root)
+        found = _headers(self._root) | {step: dict(meta)}
         steps = sorted(found)
         for old in set(steps) - set(steps[-self._keep :]) - _referred(found, steps[-self._keep :]):
             _file(self._root, old).unlink()
