@@ -1,11 +1,18 @@
 """Train a network from the command line: `python train.py --help` lists every option."""
 
+import os
+import signal
 import sys
 
-try:
-    from lorentz_jax.training.cli import main
-except ModuleNotFoundError as error:
-    sys.exit(f"train.py: error: {error}")
+
+def interrupt(*_: object) -> None:
+    """End at once with one line: for the imports, which would make a traceback of Ctrl-C."""
+    os.write(2, b"train.py: error: interrupted\n")
+    os._exit(128 + signal.SIGINT)
+
 
 if __name__ == "__main__":
-    sys.exit(main())
+    signal.signal(signal.SIGINT, interrupt)
+    from lorentz_jax.commands import train
+
+    sys.exit(train())

@@ -5,8 +5,7 @@ it is first used, and says which extra it needs where a package is missing.
 """
 
 import importlib
-from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lorentz_jax._version import __version__
 
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
         optim,
         training,
     )
+    from lorentz_jax.training import load_run
 
 __all__ = [
     "__version__",
@@ -35,6 +35,7 @@ __all__ = [
     "geometry",
     "hyperplane",
     "inference",
+    "load_run",
     "metrics",
     "models",
     "nn",
@@ -43,9 +44,11 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> ModuleType:
+def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "load_run":
+        return importlib.import_module(f"{__name__}.training").load_run
     return importlib.import_module(f"{__name__}.{name}")
 
 

@@ -18,6 +18,7 @@ LEVELS = [
     {"inference"},
     {"training"},
     {"bench"},
+    {"commands"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
 

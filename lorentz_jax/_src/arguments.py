@@ -50,7 +50,8 @@ def as_array(name: str, x: Any, min_ndim: int = 1) -> Array:
 def as_kappa(kappa: Any, dtype: Any, batch_shape: tuple[int, ...] | None = ()) -> Array:
     """The curvature parameter as an array of `dtype`.
 
-    `ValueError` where a concrete value is not finite and > 0.
+    `ValueError` where a concrete value, or its inverse, is not finite and > 0 in this dtype: 1e-60
+    is 0 in float32. (The square roots of what passes are far inside.)
     Its shape must broadcast to `batch_shape` without enlarging it (None: any shape), so that one
     curvature per sample can never become an outer product or meet the coordinate axis.
     """
@@ -58,11 +59,15 @@ def as_kappa(kappa: Any, dtype: Any, batch_shape: tuple[int, ...] | None = ()) -
         values = np.asarray(kappa)
         if values.dtype.kind not in "fiu" and not jnp.issubdtype(values.dtype, jnp.floating):
             raise TypeError(f"kappa must be a real number or array, got {kappa!r}")
-        bad = ~(np.isfinite(values.astype(np.float64)) & (values > 0))
+        # Numbers below `tiny` are 0 for XLA, which drops denormals.
+        least = jnp.finfo(jax.dtypes.canonicalize_dtype(dtype)).tiny
+        wide = values.astype(np.float64)
+        bad = ~((wide >= least) & (wide <= 1 / least))
         if bad.any():
+            value = values[bad].ravel()[0]
+            where = f", which is out of range in {least.dtype}" if 0 < value < np.inf else ""
             raise ValueError(
-                "kappa must be finite and > 0 (the curvature is -kappa), "
-                f"got {values[bad].ravel()[0]}"
+                f"kappa must be finite and > 0 (the curvature is -kappa), got {value}{where}"
             )
     kappa = jnp.asarray(kappa)
     if batch_shape is not None and kappa.ndim:  # a scalar fits any batch, a symbolic one too

@@ -1,11 +1,15 @@
 """What programs leave behind: files that are whole or absent, and errors of one line."""
 
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+PART = ".part-"
+_parts: set[str] = set()
 
 
 def write_atomic(path: Path, write: Callable[[Any], object]) -> None:
@@ -20,9 +24,10 @@ def write_atomic(path: Path, write: Callable[[Any], object]) -> None:
     """
     target = _target(path)
     descriptor, temporary = tempfile.mkstemp(
-        prefix=".part-", suffix=f"-{path.name}", dir=target.parent
+        prefix=PART, suffix=f"-{path.name}", dir=target.parent
     )
     os.close(descriptor)
+    _parts.add(temporary)
     try:
         with open(temporary, "wb") as file:
             write(file)
@@ -33,6 +38,23 @@ def write_atomic(path: Path, write: Callable[[Any], object]) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+    finally:
+        _parts.discard(temporary)
+
+
+def discard_parts(folder: Path | None = None, names: str = "") -> None:
+    """Remove unfinished files.
+
+    Without a folder they are those of this process, which is about to end. With one they are those
+    that killed processes left there on the way to a name that the pattern `names` matches.
+    """
+    if folder is None:
+        files = [Path(part) for part in tuple(_parts)]
+    else:
+        pattern = re.compile(rf"{re.escape(PART)}[a-z0-9_]{{8}}-(?:{names})")
+        files = [file for file in folder.iterdir() if pattern.fullmatch(file.name)]
+    for file in files:
+        file.unlink(missing_ok=True)
 
 
 def check_writable(path: Path) -> None:
@@ -43,7 +65,7 @@ def check_writable(path: Path) -> None:
         OSError: nothing can be written into its folder.
     """
     try:
-        with tempfile.TemporaryFile(prefix=".part-", dir=_target(path).parent):
+        with tempfile.TemporaryFile(prefix=PART, dir=_target(path).parent):
             pass
     except OSError as error:
         raise type(error)(f"cannot write {path}: {error.strerror}") from None

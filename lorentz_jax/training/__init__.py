@@ -12,7 +12,7 @@ require(
     "train",
     "flax",
     "optax",
-    "orbax",
+    "safetensors",
     "tyro",
     "tqdm",
     "matplotlib",
@@ -22,14 +22,17 @@ require(
 from lorentz_jax.training.config import RECIPES, TrainConfig
 from lorentz_jax.training.devices import OutOfMemoryError
 from lorentz_jax.training.loop import NonFiniteLossError, Terminated
+from lorentz_jax.training.reload import Run, load_run
 from lorentz_jax.training.run import dry_run, train
 
 __all__ = [
     "RECIPES",
     "NonFiniteLossError",
     "OutOfMemoryError",
+    "Run",
     "Terminated",
     "TrainConfig",
     "dry_run",
+    "load_run",
     "train",
 ]

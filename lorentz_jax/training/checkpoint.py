@@ -1,136 +1,137 @@
-"""Checkpoints of a run: everything that the next step depends on, written by orbax.
+"""Checkpoints of a run: everything that the next step depends on, in one file each.
 
-`checkpoints/<step>/` holds `meta` and `state`. `meta` is one JSON object with format version,
-configuration, progress, and the shape of every array by its path. `state` has these arrays in
-alphabetical order of the paths, flat and joined into one array for each dtype, since orbax takes
-3 ms for each array that it writes. Saving runs in the background. A folder gets its final name when
-it is whole, so a kill leaves whole checkpoints.
+`checkpoints/<step>.safetensors` holds every array of the state by its path, and as JSON the format
+version, the configuration, the progress, and shape and dtype of every array, all under one checksum
+(`sealed`). Saving runs in the background. A file gets its name when it is whole, so a kill leaves
+whole checkpoints. No file is removed that is not a checkpoint by its own header.
 """
 
 import contextlib
 import json
-import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
+from jax.experimental import multihost_utils
 
+from lorentz_jax._src.output import discard_parts
 from lorentz_jax.inference import refuse_compiled
-from lorentz_jax.training import packing
+from lorentz_jax.training import devices, packing, sealed
+from lorentz_jax.training.config import decisive
 from lorentz_jax.training.devices import is_main, print_main
-from lorentz_jax.training.state import LOW_EFFORT, TrainState
+from lorentz_jax.training.state import TrainState
 
 FORMAT = "lorentz_jax training checkpoint"
-VERSION = 2
+VERSION = 3
+SUFFIX = ".safetensors"
 
 
 class CheckpointError(OSError):
-    """A checkpoint could not be written, or none of those that are there can be read."""
+    """A checkpoint could not be written or read, or none of those that are there can be used."""
 
 
 class Store:
-    """The checkpoints of one run: keeps the last `keep` and the one of step `best`."""
+    """The checkpoints of one run: keeps the last `keep`, and every best one that these refer to."""
 
     def __init__(self, root: Path, keep: int) -> None:
-        # orbax takes a second to import: only now.
-        import orbax.checkpoint as ocp
-        from orbax.checkpoint.checkpoint_managers import PreservationPolicy
-
-        store = self
-
-        class Keep(PreservationPolicy):
-            def should_preserve(self, checkpoints, *, context):
-                last = len(checkpoints) - keep
-                return [i >= last or c.step == store.best for i, c in enumerate(checkpoints)]
-
-        self.best: int | None = None
-        self._root = root.absolute()
-        options = ocp.CheckpointManagerOptions(
-            preservation_policy=Keep(), cleanup_tmp_directories=True
-        )
-        self._manager = ocp.CheckpointManager(self._root, options=options)
-        # Joined arrays are new ones: the next step donates the state while orbax is still reading.
-        self._join = jax.jit(packing.join_and_check, compiler_options=LOW_EFFORT)
+        self._root, self._keep = root, keep
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._pending: Future | None = None
 
     def save(self, state: TrainState, meta: Mapping[str, Any]) -> None:
         """Begin to save the state under its step; the training may go on at once.
 
         Raises:
             ArithmeticError: the state is not finite; nothing is written.
-            CheckpointError: this checkpoint, or the one before, could not be written.
+            CheckpointError: the checkpoint before could not be written.
         """
-        import orbax.checkpoint as ocp
-
         step = int(state.step)
-        arrays = packing.flatten(state)
-        joined, finite, sums = self._join(arrays)
-        if not finite:
+        self._finish()
+        # Copies: the next step donates the state while it is still being written.
+        held = jax.device_get(packing.flatten(state))
+        arrays = {path: np.array(x) for path, x in sorted(held.items())}
+        if not all(np.isfinite(x).all() for x in arrays.values()):
             raise ArithmeticError(f"the state after step {step} is not finite; {self.last()}")
         header = {
             "format": FORMAT,
             "version": VERSION,
             "step": step,
-            "checksums": {dtype: int(value) for dtype, value in sums.items()},
             "arrays": packing.describe(arrays),
         }
-        args = ocp.args.Composite(
-            state=ocp.args.StandardSave(joined), meta=ocp.args.JsonSave({**header, **meta})
-        )
-        with self._explained():
-            self._manager.save(step, args=args, force=True)
+        if is_main():
+            self._pending = self._thread.submit(self._write, step, arrays, {**header, **meta})
 
     def wait(self) -> None:
-        """Return when everything is written.
+        """Return when everything is written, in every process.
 
         Raises:
             CheckpointError: it could not be written.
         """
-        with self._explained():
-            self._manager.wait_until_finished()
+        self._finish()
+        if jax.process_count() > 1:
+            multihost_utils.sync_global_devices("checkpoint")
 
     def last(self) -> str:
         """Return where the newest whole checkpoint is, as text for a message."""
         with contextlib.suppress(Exception):  # it goes into a message about another failure
-            self._manager.wait_until_finished()
-        steps = [step for step in _steps(self._root) if (self._root / f"{step}" / "meta").is_dir()]
-        if not steps:
+            self._finish()
+        found = _headers(self._root)
+        if not found:
             return "there is no checkpoint"
-        return f"the last good checkpoint is {self._root / str(steps[0])}"
+        return f"the last good checkpoint is {_file(self._root, max(found))}"
 
     def restore(self, step: int, like: TrainState) -> TrainState:
-        """Return the state saved at `step`, on the devices of `like`."""
+        """Return the state saved at `step`, on the devices of `like`.
+
+        Raises:
+            CheckpointError: it is damaged or cannot be read.
+        """
         self.wait()
-        folder = self._root / str(step)
-        return _read_state(folder, like, _read_meta(folder)["checksums"])
+        try:
+            return _place(_read(_file(self._root, step))[0], like)
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"the best checkpoint cannot be read: {error}") from None
 
     def close(self) -> None:
-        """Finish what is being written, and end the threads; does not raise."""
-        with contextlib.suppress(Exception):  # `wait` reports; here a run ends that failed already
-            self._manager.close()
+        """Finish what is being written, and end the thread; does not raise."""
+        self._thread.shutdown()
 
-    @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Turn whatever orbax raises into a `CheckpointError`."""
+    def _finish(self) -> None:
+        pending, self._pending = self._pending, None
         try:
-            yield
+            if pending is not None:
+                pending.result()
         except Exception as error:
             raise CheckpointError(
                 f"cannot write a checkpoint into {self._root} ({error}): is the disk full? "
                 f"{self.last()}"
             ) from error
 
+    def _write(self, step: int, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
+        self._root.mkdir(parents=True, exist_ok=True)
+        file = _file(self._root, step)
+        if file.exists():
+            _set_aside(file)
+        sealed.write(file, arrays, meta)
+        found = _headers(self._root) | {step: dict(meta)}
+        steps = sorted(found)
+        for old in set(steps) - set(steps[-self._keep :]) - _referred(found, steps[-self._keep :]):
+            _file(self._root, old).unlink()
+
 
 def restore(
     root: Path, like: TrainState, expected: Mapping[str, Any]
 ) -> tuple[TrainState, dict[str, Any]] | None:
-    """Read the newest readable checkpoint.
+    """Read the newest checkpoint that is whole, as is the best one that it refers to.
 
-    What cannot be read is skipped with a printed warning, and removed, so that the run can write
-    these steps again.
+    What is damaged is skipped with a printed warning. When the run goes on from an older one, it is
+    renamed, so that the run can write these steps again.
 
     Args:
-        root: the folder with a folder for each step.
+        root: the folder of checkpoints.
         like: a state with the expected arrays, on the devices that the restored ones go to.
         expected: `{"config": ..., "classes": ...}` as in the meta data.
 
@@ -139,32 +140,88 @@ def restore(
 
     Raises:
         ValueError: a readable checkpoint of another configuration, class count, shape or format;
-            the message lists every field and path. Nothing is removed.
-        CheckpointError: there are checkpoints, and none can be read.
+            the message lists every field and path. Nothing is changed.
+        CheckpointError: there are checkpoints, and all are damaged, or one cannot be read now.
     """
     refuse_file(root)
-    torn = []
-    for step in _steps(root):
-        folder = root / str(step)
+
+    read: list[tuple[dict[str, np.ndarray], dict[str, Any]]] = []
+
+    def find() -> int | None:
+        skipped: list[Path] = []
+        found = newest(root, skipped, lambda text: print_main(f"warning: {text}"))
+        if found is None:
+            return None
+        read.append(found)
+        step = found[1]["step"]
+        refuse_mismatch(_file(root, step), found[1], like, expected)
+        for file in skipped:
+            _set_aside(file)
+        return step
+
+    step = devices.from_main(find)
+    if step is None:
+        return None
+    arrays, meta = read[0] if read else _read(_file(root, step))
+    return _place(arrays, like), meta
+
+
+def newest(
+    root: Path, skipped: list[Path], warn: Callable[[str], object]
+) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
+    """Return arrays and meta data of the newest usable checkpoint; None if there are none.
+
+    Args:
+        root: the folder of checkpoints.
+        skipped: gets the newer files.
+        warn: called with the reason for each of them.
+
+    Raises:
+        CheckpointError: as `restore`.
+    """
+    for step in sorted(_names(root), reverse=True):
+        file = _file(root, step)
         try:
-            meta = _read_meta(folder)
-            _refuse_mismatch(folder, meta, like, expected)
-            _check_whole(folder / "state")
-            state = _read_state(folder, like, meta["checksums"])
-        except _MismatchError as error:
-            raise ValueError(str(error)) from None
-        except Exception as error:
-            reason = " ".join(str(error).split())[:200] or type(error).__name__
-            print_main(f"warning: skipped the unreadable checkpoint {folder}: {reason}")
-            torn.append(folder)
-            continue
-        if is_main():
-            for folder in torn:
-                shutil.rmtree(folder)
-        return state, meta
-    if torn:
-        raise CheckpointError(f"none of the {len(torn)} checkpoints in {root} can be read")
+            arrays, meta = _read(file)
+            best = meta["progress"]["best"] if meta["version"] == VERSION else None
+            if best is not None and best["step"] != step:
+                _read(_file(root, best["step"]))
+        except sealed.ForeignFileError as error:
+            warn(f"{error}; it stays as it is")
+        except (ValueError, KeyError, TypeError, FileNotFoundError) as error:
+            warn(f"skipped the unreadable checkpoint {step}: {error}")
+            skipped.append(file)
+        except (OSError, MemoryError) as error:
+            reason = str(error) or type(error).__name__
+            raise CheckpointError(f"cannot read {file} ({reason}); nothing was changed") from None
+        else:
+            return arrays, meta
+    if skipped:
+        raise CheckpointError(f"none of the {len(skipped)} checkpoints in {root} can be read")
+    _refuse_old_format(root)
     return None
+
+
+def read_step(root: Path, step: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Return arrays and meta data of one checkpoint.
+
+    Raises:
+        ValueError: it is damaged or something else.
+        OSError: it cannot be read.
+    """
+    return _read(_file(root, step))
+
+
+def remove_all(root: Path) -> None:
+    """Remove every checkpoint; other files stay."""
+    for step in _headers(root):
+        _file(root, step).unlink()
+
+
+def discard_unfinished(root: Path) -> None:
+    """Remove what killed processes did not finish."""
+    if root.is_dir():
+        discard_parts(root, r"\d+\.safetensors")
 
 
 def refuse_file(path: Path) -> None:
@@ -173,84 +230,33 @@ def refuse_file(path: Path) -> None:
         refuse_compiled(path)
 
 
-class _MismatchError(ValueError):
-    """A whole checkpoint, of something else."""
-
-
-def _steps(root: Path) -> list[int]:
-    """All folders named like a step, newest first; orbax's temporary ones have other names."""
-    if not root.is_dir():
-        return []
-    names = [folder.name for folder in root.iterdir() if folder.is_dir()]
-    return sorted((int(name) for name in names if name.isdecimal()), reverse=True)
-
-
-def _read_meta(folder: Path) -> dict[str, Any]:
-    meta = json.loads((folder / "meta" / "metadata").read_text())
-    if not isinstance(meta, dict) or meta.get("format") != FORMAT:
-        raise ValueError(f"expected the meta data of a {FORMAT}")
-    return meta
-
-
-def _check_whole(folder: Path) -> None:
-    """Read the files once, one after the other; raises some exception if one is damaged.
-
-    orbax reads all arrays at a time. Of several failures it reports one, and the interpreter
-    complains about the others.
-    """
-    import tensorstore
-
-    for file in (folder / "_METADATA", *sorted((folder / "array_metadatas").iterdir())):
-        json.loads(file.read_text())
-    base = {"driver": "file", "path": f"{folder.absolute()}/"}
-    arrays = tensorstore.KvStore.open({"driver": "ocdbt", "base": base}).result()
-    keys = arrays.list().result()
-    if not keys:
-        raise ValueError(f"no arrays in {folder}")
-    for key in keys:
-        if not arrays.read(key).result().value:  # an absent file reads as no bytes
-            raise ValueError(f"no {key.decode()} in {folder}")
-
-
-def _read_state(folder: Path, like: TrainState, checksums: Mapping[str, int]) -> TrainState:
-    import orbax.checkpoint as ocp
-
-    expected = packing.flatten(like)
-    joined = jax.eval_shape(packing.join, expected)
-    abstract = {
-        dtype: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=like.step.sharding)
-        for dtype, x in joined.items()
-    }
-    args = ocp.args.Composite(state=ocp.args.StandardRestore(abstract))
-    with ocp.CheckpointManager(folder.parent.absolute()) as manager:
-        joined = manager.restore(int(folder.name), args=args).state
-    split_and_check = jax.jit(
-        lambda x: (packing.split(x, expected), packing.checksums(x)), compiler_options=LOW_EFFORT
-    )
-    arrays, sums = split_and_check(joined)
-    damaged = [dtype for dtype, value in sums.items() if int(value) != checksums[dtype]]
-    if damaged:
-        raise ValueError(f"wrong checksum of the {', '.join(damaged)} arrays")
-    return packing.unflatten(arrays, like)
-
-
-def _refuse_mismatch(
-    folder: Path, meta: dict[str, Any], like: TrainState, expected: Mapping[str, Any]
+def refuse_mismatch(
+    file: Path, meta: dict[str, Any], like: TrainState, expected: Mapping[str, Any]
 ) -> None:
+    """Raise `ValueError` for a checkpoint that does not fit, with every difference."""
     if meta["version"] != VERSION:
-        raise _MismatchError(
-            f"{folder} has format version {meta['version']}, this program reads {VERSION}"
+        raise ValueError(
+            f"{file} has format version {meta['version']}, this program reads {VERSION}"
         )
-    differences = [
-        *_differences(meta["config"], expected["config"]),
-        *_differences({"classes": meta["classes"]}, {"classes": expected["classes"]}),
-        *_differences(meta["arrays"], packing.describe(packing.flatten(like))),
+    there, here = decisive(meta["config"]), expected["config"]
+    found = [
+        *differences(there, here),
+        *differences({"classes": meta["classes"]}, {"classes": expected["classes"]}),
+        *differences(meta["arrays"], packing.describe(packing.flatten(like))),
     ]
-    if differences:
-        raise _MismatchError(f"{folder} belongs to another run: {'; '.join(differences)}")
+    if found:
+        hint = ""
+        if there.get("epochs") != here.get("epochs"):
+            hint = (
+                "; the cosine schedule depends on epochs, so train with --schedule constant or "
+                "step to go on for more, or begin another run with --init-from"
+            )
+        raise ValueError(f"{file} belongs to another run: {'; '.join(found)}{hint}")
 
 
-def _differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    """Say in which entries two JSON objects differ."""
+
     def text(values: Mapping[str, Any], name: str) -> str:
         return json.dumps(values[name]) if name in values else "nothing"
 
@@ -259,3 +265,61 @@ def _differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]
         for name in dict.fromkeys([*here, *there])
         if name not in there or name not in here or there[name] != here[name]
     ]
+
+
+def _file(root: Path, step: int) -> Path:
+    return root / f"{step}{SUFFIX}"
+
+
+def _names(root: Path) -> list[int]:
+    """The steps of all files that are named like a checkpoint."""
+    if not root.is_dir():
+        return []
+    files = (file for file in root.iterdir() if file.suffix == SUFFIX and file.is_file())
+    # Only the name that `_file` gives: neither `007` nor the digits of another script.
+    return [int(f.stem) for f in files if f.stem.isdecimal() and f.stem == str(int(f.stem))]
+
+
+def _headers(root: Path) -> dict[int, dict[str, Any]]:
+    """The meta data of all files that are checkpoints by their header, by step."""
+    found = {}
+    for step in _names(root):
+        with contextlib.suppress(ValueError, OSError):
+            found[step] = sealed.read_meta(_file(root, step), FORMAT)
+    return found
+
+
+def _referred(headers: Mapping[int, dict[str, Any]], steps: list[int]) -> set[int]:
+    """The best steps that these checkpoints refer to."""
+    bests = (headers[step].get("progress", {}).get("best") for step in steps)
+    return {best["step"] for best in bests if best is not None}
+
+
+def _read(file: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    arrays, meta = sealed.read(file, FORMAT)
+    if meta["version"] == VERSION and packing.describe(arrays) != meta["arrays"]:
+        raise sealed.DamagedFileError(f"{file} does not hold the arrays of its header")
+    return arrays, meta
+
+
+def _place(arrays: Mapping[str, np.ndarray], like: TrainState) -> TrainState:
+    """Return the state of these arrays, on the devices of `like`."""
+    on_devices = {path: devices.put(x, like.step.sharding) for path, x in arrays.items()}
+    return packing.unflatten(on_devices, like)
+
+
+def _set_aside(file: Path) -> None:
+    """Rename a file to a name that nothing has."""
+    places = (file.with_name(f"{file.name}.aside{n}") for n in range(1, 1_000_000))
+    place = next(place for place in places if not place.exists())
+    print_main(f"notice: {file} is now {place.name}")
+    file.rename(place)
+
+
+def _refuse_old_format(root: Path) -> None:
+    """Raise for checkpoints of an older version of this package, which were folders."""
+    if root.is_dir() and any((f / "_CHECKPOINT_METADATA").exists() for f in root.iterdir()):
+        raise ValueError(
+            f"{root} has checkpoints of format version 2, this program reads {VERSION}: go on "
+            "with the lorentz_jax that wrote them, or begin again with another --name"
+        )

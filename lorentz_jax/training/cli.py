@@ -1,21 +1,22 @@
 """The command `train.py`, also installed as `lorentz-train`: `--help` lists every option.
 
 Results go to `runs/<name>/`. Exit status: 0 done; 1 the run diverged or the device is full; 2 a
-mistake in the input, or a file that cannot be read or written; 130 interrupted; 143 ended by
-SIGTERM after saving a checkpoint. Every failure is one line on standard error.
+mistake in the input, or a file that cannot be read or written; 130 interrupted, 143 ended by
+SIGTERM, both after saving a checkpoint. Every failure is one line on standard error.
 """
 
 import functools
-import logging
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import tyro
 
 from lorentz_jax._src.output import report_error
+from lorentz_jax._src.signals import INTERRUPTED, WATCH
 from lorentz_jax.metrics import format_metric
 from lorentz_jax.training import run
 from lorentz_jax.training.config import RECIPES, TrainConfig
@@ -47,7 +48,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command with these arguments, by default the process's; returns its exit status."""
     values = vars(parse(arguments))
     del values["recipe"]
-    silence_orbax_threads()
     fail = functools.partial(report_error, "train.py")
     try:
         config = TrainConfig(**values)
@@ -56,9 +56,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         summary = run.train(config)
     except KeyboardInterrupt:
-        return fail("interrupted", 130)
+        return fail("interrupted", INTERRUPTED)
     except run.Terminated as reason:
-        return fail(f"{reason}; go on with --resume", 143)
+        status = INTERRUPTED if WATCH.came == signal.SIGINT else 128 + signal.SIGTERM
+        return fail(f"{reason}; go on with --resume", status)
     except (ArithmeticError, MemoryError) as error:
         return fail(error, 1)
     except (ValueError, TypeError, OSError) as error:
@@ -70,17 +71,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"{summary['compile_seconds']:.1f} s; results in {config.path}"
     )
     return 0
-
-
-def silence_orbax_threads() -> None:
-    """Keep the tracebacks of orbax's threads off the terminal: `main` reports a failure, once."""
-    for logger in ("absl", "asyncio"):
-        logging.getLogger(logger).setLevel(logging.CRITICAL)
-    default_hook = sys.unraisablehook
-
-    def hook(unraisable: Any) -> None:
-        # After a failed write, the callbacks of the others find their event loop closed.
-        if str(unraisable.exc_value) != "Event loop is closed":
-            default_hook(unraisable)
-
-    sys.unraisablehook = hook

@@ -2,10 +2,13 @@
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, Self, get_args, get_origin
+
+import numpy as np
 
 from lorentz_jax.models import ModelName
 
@@ -94,7 +97,10 @@ class TrainConfig:
     overwrite: bool = False
     """Replace the results of an earlier run of the same name."""
     resume: bool = False
-    """Continue from the newest readable checkpoint of the run; start if there is none."""
+    """Continue from the newest readable checkpoint of the run; start if there is none. Unless the
+    schedule is `cosine`, `epochs` may be larger than before."""
+    init_from: Path | None = None
+    """Start from the weights of this run's folder; it must have the same network."""
     keep: int = 3
     """Keep the last N checkpoints, and the best one on the validation images."""
     checkpoint_every: int | None = None
@@ -117,10 +123,14 @@ class TrainConfig:
     """Device to run on; `auto` is the best one there is. All devices share the batch."""
     multihost: bool = False
     """Join several processes: call `jax.distributed.initialize` first."""
+    join_timeout: int = 120
+    """With `multihost`, end after N seconds in which not all processes have joined."""
     compilation_cache: Path | None = None
     """Folder that keeps compiled programs from run to run."""
 
     def __post_init__(self) -> None:
+        for name in _PATHS:
+            object.__setattr__(self, name, _local_path(name, getattr(self, name)))
         for field in dataclasses.fields(self):
             name, types = field.name, get_args(field.type)
             value: Any = getattr(self, name)
@@ -190,26 +200,37 @@ class TrainConfig:
             parts += [f"unknown fields {', '.join(sorted(unknown))}"] if unknown else []
             raise TypeError(f"these are settings of another version: {'; '.join(parts)}")
         tuples = {field: tuple(values[field]) for field in ("stages", "milestones")}
-        folders = ("data_dir", "run_dir", "compilation_cache")
-        paths = {field: Path(values[field]) for field in folders if values[field] is not None}
+        paths = {field: Path(values[field]) for field in _PATHS if values[field] is not None}
         return cls(**{**values, **tuples, **paths})
 
     def decisive(self) -> dict[str, Any]:
         """Return the part of `to_json` that decides the numbers: a checkpoint must agree."""
-        return {field: v for field, v in self.to_json().items() if field not in INDIFFERENT}
+        return decisive(self.to_json())
+
+
+def decisive(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of a config's JSON that decides the numbers.
+
+    `epochs` is in it only if the learning rate depends on it.
+    """
+    epochs = set() if values.get("schedule", "cosine") == "cosine" else {"epochs"}
+    return {field: v for field, v in values.items() if field not in INDIFFERENT | epochs}
 
 
 INDIFFERENT = frozenset(
     {"data_dir", "verify", "name", "run_dir", "overwrite", "resume", "keep", "checkpoint_every"}
     | {"export", "tensorboard", "log_radius", "diagnostics", "profile", "dry_run"}
-    | {"device", "multihost", "compilation_cache"}
+    | {"device", "multihost", "compilation_cache", "join_timeout"}
     # A run that stopped at a bad step can go on past it.
     | {"skip_nonfinite"}
 )
 """Fields in which a checkpoint and the run that continues it may differ."""
 
+_PATHS = ("data_dir", "run_dir", "init_from", "compilation_cache")
+
 _LEAST = {
     **dict.fromkeys(("epochs", "batch_size", "width", "keep", "limit", "checkpoint_every"), 1),
+    "join_timeout": 1,
     **dict.fromkeys(("seed", "validation", "skip_nonfinite", "shift"), 0),
 }
 """Fields with whole numbers, and the smallest of them."""
@@ -238,8 +259,30 @@ def _check_integer(field: str, value: Any, least: int) -> None:
 
 
 def _check_number(field: str, value: Any, in_range: Callable[[Any], bool], text: str) -> None:
+    """Check a number as it is given and in float32, in which it will be used."""
     if not (math.isfinite(value) and in_range(value)):
         raise ValueError(f"{field} must be finite and {text}, got {value}")
+    limits = np.finfo(np.float32)
+    with np.errstate(over="ignore", under="ignore"):
+        used = np.float32(value)
+    # XLA takes what is smaller than `tiny` for 0. kappa is divided by.
+    largest = 1 / limits.tiny if field == "kappa" else limits.max
+    if not (in_range(used) and abs(used) <= largest and (value == 0 or abs(used) >= limits.tiny)):
+        raise ValueError(f"{field} must be finite and {text} in float32, got {value}")
+
+
+def _local_path(field: str, value: Path | str | None) -> Path | None:
+    if value is None:
+        return None
+    # `Path` makes one slash of two.
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", str(value)):
+        raise ValueError(
+            f"{field} must be a local path, got the URL {value}: mount or copy what it names"
+        )
+    try:
+        return Path(value).expanduser()
+    except RuntimeError as error:
+        raise ValueError(f"{field}: {error}, got {value}") from None
 
 
 def _check_milestones(milestones: tuple[int, ...], epochs: int) -> None:

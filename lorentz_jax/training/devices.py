@@ -1,15 +1,19 @@
 """Where a run computes: devices, how arrays lie on them, and what to say when they are full."""
 
+import json
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
+from lorentz_jax._src.output import report_error
 from lorentz_jax.training.config import TrainConfig
 
 
@@ -30,11 +34,11 @@ class Placement(NamedTuple):
 
     def everywhere(self, tree: Any) -> Any:
         """Copy a tree of arrays, equal in every process, to every device."""
-        return jax.tree.map(lambda leaf: _put(leaf, self.replicated), tree)
+        return jax.tree.map(lambda leaf: put(leaf, self.replicated), tree)
 
     def split(self, *arrays: np.ndarray) -> tuple[Any, ...]:
         """Split arrays, equal in every process, over the devices by their first axis."""
-        return tuple(_put(array, self.batch) for array in arrays)
+        return tuple(put(array, self.batch) for array in arrays)
 
 
 def start(config: TrainConfig) -> None:
@@ -48,7 +52,7 @@ def start(config: TrainConfig) -> None:
     if config.device == "cpu":
         jax.config.update("jax_platforms", "cpu")
     if config.multihost:
-        _join_processes()
+        _join_processes(config.join_timeout)
     if config.device == "auto":
         return
     try:
@@ -77,6 +81,44 @@ def place(batch_size: int) -> Placement:
     return Placement(
         NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))
     )
+
+
+def put(leaf: Any, sharding: Sharding | None) -> Any:
+    """Copy an array, equal in every process, to where the sharding says; None for anywhere."""
+    if sharding is None or sharding.is_fully_addressable:
+        return jax.device_put(leaf, sharding)
+    # `device_put` would compare the values of all processes, every time.
+    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        data = put(jax.random.key_data(leaf), sharding)
+        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
+    array = np.asarray(leaf)
+    return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
+
+
+def from_main(action: Callable[[], Any]) -> Any:
+    """Run `action` in the main process only; every process returns its JSON, or raises.
+
+    Raises:
+        OSError: in the other processes, for any error of the main one.
+    """
+    if jax.process_count() == 1:
+        return action()
+    value, failure = None, None
+    if is_main():
+        try:
+            value = action()
+        except Exception as error:
+            failure = error
+    outcome = {"value": value, "error": None if failure is None else f"process 0: {failure}"}
+    text = np.frombuffer(json.dumps(outcome).encode(), np.uint8)
+    size = int(multihost_utils.broadcast_one_to_all(np.int32(text.size)))
+    text = multihost_utils.broadcast_one_to_all(np.resize(text, size))
+    if failure is not None:
+        raise failure
+    outcome = json.loads(np.asarray(text).tobytes())
+    if outcome["error"] is not None:
+        raise OSError(outcome["error"])
+    return outcome["value"]
 
 
 def is_main() -> bool:
@@ -116,32 +158,56 @@ def explain_memory(config: TrainConfig, image_shape: tuple[int, ...]) -> Iterato
         ) from error
 
 
-def _put(leaf: Any, sharding: NamedSharding | None) -> Any:
-    if sharding is None or sharding.is_fully_addressable:
-        return jax.device_put(leaf, sharding)
-    # `device_put` would compare the values of all processes, every time.
-    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        data = _put(jax.random.key_data(leaf), sharding)
-        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
-    array = np.asarray(leaf)
-    return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
-
-
-def _join_processes() -> None:
+def _join_processes(seconds: int) -> None:
     """Find the other processes: from the cluster's environment, or from three variables."""
     if jax.distributed.is_initialized():
         return
-    count, index = os.environ.get("JAX_NUM_PROCESSES"), os.environ.get("JAX_PROCESS_ID")
+    count, index, address = (
+        os.environ.get(f"JAX_{name}")
+        for name in ("NUM_PROCESSES", "PROCESS_ID", "COORDINATOR_ADDRESS")
+    )
+    # Its complaint about a port in use would be a second line.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
-        jax.distributed.initialize(
-            num_processes=None if count is None else int(count),
-            process_id=None if index is None else int(index),
-        )
-    except (RuntimeError, ValueError) as error:
+        if address is not None:
+            _check_address(address)
+        with _deadline(seconds, f"process {index} of {count}, the first at {address}"):
+            jax.distributed.initialize(
+                num_processes=None if count is None else int(count),
+                process_id=None if index is None else int(index),
+                # When its own time is up, JAX aborts the process with a C++ stack.
+                initialization_timeout=seconds + 60,
+            )
+    except (RuntimeError, ValueError, TypeError) as error:
         raise ValueError(
             f"multihost: {error}; without Slurm, Open MPI or a TPU pod set JAX_COORDINATOR_ADDRESS "
             "(host:port of process 0), JAX_NUM_PROCESSES and JAX_PROCESS_ID"
         ) from None
+
+
+def _check_address(address: str) -> None:
+    """Raise `ValueError` for a coordinator's address that cannot be one."""
+    host, colon, port = address.rpartition(":")
+    if not (colon and host and port.isdecimal() and 0 < int(port) < 2**16):
+        raise ValueError(f"JAX_COORDINATOR_ADDRESS must be host:port, got {address!r}")
+
+
+@contextmanager
+def _deadline(seconds: int, what: str) -> Iterator[None]:
+    """End the process with one line unless the body ends in time: nothing else stops JAX there."""
+
+    def end() -> None:
+        reason = f"multihost: the processes did not all join within {seconds} s ({what})"
+        report_error("train.py", reason, 2)
+        os._exit(2)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _missing(device: str) -> str:

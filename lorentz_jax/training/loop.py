@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import sys
 import time
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -14,6 +15,7 @@ from lorentz_jax.training.build import Program
 from lorentz_jax.training.checkpoint import Store
 from lorentz_jax.training.config import TrainConfig
 from lorentz_jax.training.devices import is_main
+from lorentz_jax.training.reload import facts
 from lorentz_jax.training.report import Profile, epoch_line
 from lorentz_jax.training.run_directory import versions
 from lorentz_jax.training.state import TrainState
@@ -25,7 +27,7 @@ class NonFiniteLossError(ArithmeticError):
 
 
 class Terminated(Exception):
-    """The process was asked to end (SIGTERM); the message says where the checkpoint is."""
+    """The process was asked to end (SIGTERM or SIGINT); a checkpoint is saved, and named."""
 
 
 @dataclasses.dataclass
@@ -72,6 +74,7 @@ class Loop:
         config, program: of the run.
         progress: where it stands; moves on.
         store: gets the checkpoints.
+        on_step: called with the finite result of every step, before anything is written.
         on_row: called with the row of every epoch, before its checkpoint is saved.
         stop: called once a step; tells whether to save and stop after it.
     """
@@ -80,6 +83,7 @@ class Loop:
     program: Program
     progress: Progress
     store: Store
+    on_step: Callable[[], object]
     on_row: Callable[[dict[str, Any]], None]
     stop: Callable[[int], bool]
 
@@ -97,7 +101,7 @@ class Loop:
             initial=done * plan.batch_size,
             unit="img",
             unit_scale=True,
-            disable=None if is_main() else True,
+            disable=None if is_main() and sys.stderr is not None else True,
         )
         folder = config.path / "profile" if config.profile and is_main() else None
         with self.bar, Profile(folder) as self.profile:
@@ -108,7 +112,6 @@ class Loop:
                 if is_main():
                     self.bar.write(epoch_line(row, config.epochs))
                 progress.finish_epoch(row)
-                self.store.best = progress.best["step"] if progress.best else None
                 self.on_row(row)
                 self._save(state)
                 if epoch < config.epochs and self.stop(row["step"]):
@@ -159,6 +162,7 @@ class Loop:
                 self._fail(f"{cause} at step {step}{before} is {value}")
             if is_main():
                 self.bar.write(f"warning: skipped step {step}: {cause} is {value}")
+        self.on_step()
         images = self.program.plan.batch_size
         seen = images * max(1, len(progress.losses) - progress.losses.count(None))
         accuracy = progress.correct / seen
@@ -200,8 +204,8 @@ class Loop:
 
     def _save(self, state: TrainState) -> None:
         meta = {
-            "config": self.config.decisive(),
-            "classes": self.program.plan.dataset.num_classes,
+            "config": self.config.to_json(),
+            **facts(self.program.plan.dataset),
             "progress": dataclasses.asdict(self.progress),
             "versions": versions(),
         }

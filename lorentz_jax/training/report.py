@@ -163,15 +163,16 @@ class Events:
     """TensorBoard events of a run, or nothing at all if they are off."""
 
     def __init__(self, path: Path, on: bool, first_step: int) -> None:
+        self._path, self._on, self._first_step = str(path), on, first_step
         self._writer: Any = None
-        if on:
-            writer = importlib.import_module("tensorboardX").SummaryWriter
-            self._writer = writer(str(path), purge_step=first_step)
 
     def write(self, row: dict[str, Any]) -> None:
         """Write every number of a row of `metrics.jsonl`, at its step."""
-        if self._writer is None:
+        if not self._on:
             return
+        if self._writer is None:  # not before there is something to write
+            writer = importlib.import_module("tensorboardX").SummaryWriter
+            self._writer = writer(self._path, purge_step=self._first_step)
         groups = {
             f"{group}/{name}": value
             for group in ("radius", "diagnostics")

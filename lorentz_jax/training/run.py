@@ -1,17 +1,18 @@
 """From a configuration to a trained network and the files that describe it."""
 
-import signal
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
 import numpy as np
 from jax.experimental import multihost_utils
 
 from lorentz_jax import data
-from lorentz_jax.training import checkpoint, devices, report, run_directory
+from lorentz_jax._src.signals import WATCH
+from lorentz_jax.training import checkpoint, devices, reload, report, run_directory
 from lorentz_jax.training.build import Plan, compile_program, make_plan
 from lorentz_jax.training.checkpoint import Store
 from lorentz_jax.training.config import TrainConfig
@@ -41,19 +42,22 @@ def train(config: TrainConfig) -> dict[str, Any]:
 
     Raises:
         ValueError: a config, a dataset, a device or a checkpoint does not fit; no file was touched.
+        BlockingIOError: another process trains in this folder.
         OSError: the folder is taken or cannot be written, or a checkpoint cannot.
         NonFiniteLossError: the loss or a gradient of a step is NaN or infinite.
         OutOfMemoryError: a device is full.
-        Terminated: SIGTERM came; a checkpoint is saved.
+        Terminated: SIGTERM or SIGINT (Ctrl-C) came; a checkpoint is saved.
 
     >>> summary = train(TrainConfig(name="digits"))  # doctest: +SKIP
     >>> round(summary["test_accuracy"], 2)  # doctest: +SKIP
     0.99
     """
     start = time.perf_counter()
-    dataset = _prepare(config)
-    with devices.explain_memory(config, dataset.train_images.shape[1:]):
-        return _train(config, dataset, start)
+    _check(config)
+    with _owned(config):
+        dataset = _open_dataset(config)
+        with devices.explain_memory(config, dataset.train_images.shape[1:]):
+            return _train(config, dataset, start)
 
 
 def _train(config: TrainConfig, dataset: data.Dataset, start: float) -> dict[str, Any]:
@@ -62,26 +66,37 @@ def _train(config: TrainConfig, dataset: data.Dataset, start: float) -> dict[str
     state, progress = _starting_point(config, plan)
     print_main("compiling the steps")
     program = compile_program(config, plan)
-    if is_main():
-        run_directory.start(config.path, config.to_json(), keep=config.resume)
-        run_directory.write_jsonl(config.path / "metrics.jsonl", progress.history)
+    root = config.path / run_directory.CHECKPOINTS
+
+    @functools.cache
+    def begin() -> None:
+        """Write the first files, in place of those to overwrite: the first step is done."""
+        if is_main():
+            checkpoint.discard_unfinished(root)
+            if config.overwrite:
+                checkpoint.remove_all(root)
+            kept = not config.overwrite
+            run_directory.start(config.path, config.to_json(), progress.history, kept)
+
+    def on_row(row: dict[str, Any]) -> None:
+        if is_main():
+            run_directory.append_jsonl(config.path / "metrics.jsonl", row)
+        events.write(row)
+
     with (
-        _open_store(config, progress) as store,
+        _open_store(config) as store,
         closing(_open_events(config, progress)) as events,
-        _sigterm_watcher(config) as stop,
+        _stop_signals(config) as stop,
     ):
-
-        def on_row(row: dict[str, Any]) -> None:
-            if is_main():
-                run_directory.append_jsonl(config.path / "metrics.jsonl", row)
-            events.write(row)
-
-        state = Loop(config, program, progress, store, on_row, stop).run(state)
+        state = Loop(config, program, progress, store, begin, on_row, stop).run(state)
+        begin()  # where no step was left
         state, epoch = _reported_state(state, progress, store)
     test = program.evaluate(state.params, state.stats, "test")
     seconds = time.perf_counter() - start
     summary = report.summarise_run(config, program, progress.history, test, epoch, seconds)
     if is_main():
+        step = int(state.step)
+        reload.save_model(config, plan.dataset, state.params, state.stats, step, summary)
         report.write_results(config, progress.history, test["confusion"], summary)
         if config.export:
             report.export_run(config, plan.graphdef, state.params, state.stats, summary)
@@ -100,7 +115,8 @@ def dry_run(config: TrainConfig) -> None:
 
     >>> dry_run(TrainConfig(stages=(2, 2, 2, 2), width=64))  # doctest: +SKIP
     """
-    dataset = _prepare(config)
+    _check(config)
+    dataset = _open_dataset(config)
     for field, value in config.to_json().items():
         print_main(f"{field:>18} {value}")
     with devices.explain_memory(config, dataset.train_images.shape[1:]):
@@ -109,21 +125,35 @@ def dry_run(config: TrainConfig) -> None:
         print_main("compiling the steps")
         program = compile_program(config, plan)
         start = time.perf_counter()
-        _, result = program.train(plan.state, np.arange(plan.batch_size, dtype=np.int32))
+        _, result = program.train(
+            _first_state(config, plan), np.arange(plan.batch_size, dtype=np.int32)
+        )
         loss, seconds = float(result.loss), time.perf_counter() - start
     if not bool(result.finite):
         raise NonFiniteLossError(f"the loss of the first step is {loss}, or a gradient not finite")
     print_main(report.describe_step(config, program, loss, seconds))
 
 
-def _prepare(config: TrainConfig) -> data.Dataset:
-    """Refuse what can be refused at once, ready the devices, and open the dataset."""
+def _check(config: TrainConfig) -> None:
+    """Refuse what can be refused at once, and ready the devices."""
     report.check_extras(config)
     if config.resume:
         checkpoint.refuse_file(config.path)
-    if not config.dry_run:  # which writes nothing
-        run_directory.check_free(config.path, config.overwrite, config.resume)
+    if config.init_from is not None and not config.init_from.is_dir():
+        raise FileNotFoundError(f"init_from: there is no run {config.init_from}")
     devices.start(config)
+
+
+@contextmanager
+def _owned(config: TrainConfig) -> Iterator[None]:
+    """Own the folder of the run; only the main process does, and all go on or none."""
+    claim = run_directory.claimed(config.path, config.overwrite, config.resume)
+    with ExitStack() as stack:
+        devices.from_main(lambda: stack.enter_context(claim))
+        yield
+
+
+def _open_dataset(config: TrainConfig) -> data.Dataset:
     return data.load(
         config.dataset, data_dir=config.data_dir, limit=config.limit, verify=config.verify
     )
@@ -132,17 +162,32 @@ def _prepare(config: TrainConfig) -> data.Dataset:
 def _starting_point(config: TrainConfig, plan: Plan) -> tuple[TrainState, Progress]:
     """The newest checkpoint if the run is resumed, else the beginning."""
     if not config.resume:
-        return plan.state, Progress()
+        return _first_state(config, plan), Progress()
     expected = {"config": config.decisive(), "classes": plan.dataset.num_classes}
     newest = checkpoint.restore(config.path / run_directory.CHECKPOINTS, plan.state, expected)
     if newest is None:
+        devices.from_main(lambda: run_directory.check_progress(config.path))
         print_main(f"notice: no checkpoint in {config.path}, so the run starts from the beginning")
-        return plan.state, Progress()
+        return _first_state(config, plan), Progress()
     state, meta = newest
     progress = Progress(**meta["progress"])
+    begun = progress.epoch if progress.losses else progress.epoch - 1
+    if begun > config.epochs:
+        raise ValueError(
+            f"the run in {config.path} is in epoch {begun} already, epochs is {config.epochs}"
+        )
     done = ", the end: nothing is left to train" if progress.epoch > config.epochs else ""
     print_main(f"resumed from step {meta['step']}{done}")
     return state, progress
+
+
+def _first_state(config: TrainConfig, plan: Plan) -> TrainState:
+    """The state before the first step, with the weights of another run if there is one."""
+    if config.init_from is None:
+        return plan.state
+    params, stats, source = reload.initial_weights(config, plan)
+    print_main(f"initial weights from {source}")
+    return plan.state._replace(params=params, stats=stats)
 
 
 def _reported_state(state: TrainState, progress: Progress, store: Store) -> tuple[TrainState, int]:
@@ -156,9 +201,8 @@ def _reported_state(state: TrainState, progress: Progress, store: Store) -> tupl
 
 
 @contextmanager
-def _open_store(config: TrainConfig, progress: Progress) -> Iterator[Store]:
+def _open_store(config: TrainConfig) -> Iterator[Store]:
     store = Store(config.path / run_directory.CHECKPOINTS, config.keep)
-    store.best = progress.best["step"] if progress.best else None
     try:
         yield store
         store.wait()
@@ -173,18 +217,13 @@ def _open_events(config: TrainConfig, progress: Progress) -> report.Events:
 
 
 @contextmanager
-def _sigterm_watcher(config: TrainConfig) -> Iterator[Callable[[int], bool]]:
-    """A function that tells by step whether SIGTERM came; outside SIGTERM ends the process."""
+def _stop_signals(config: TrainConfig) -> Iterator[Callable[[int], bool]]:
+    """A function that tells by step whether SIGTERM or SIGINT came."""
     if config.multihost:
-        # All processes must save the same step: JAX passes the news on and agrees on one.
+        # All processes must save the same step: JAX passes SIGTERM on and agrees on one.
         yield multihost_utils.reached_preemption_sync_point
-        return
-    if threading.current_thread() is not threading.main_thread():
+    elif threading.current_thread() is not threading.main_thread():
         yield lambda step: False  # only the main thread can handle signals
-        return
-    came = threading.Event()
-    before = signal.signal(signal.SIGTERM, lambda *_: came.set())
-    try:
-        yield lambda step: came.is_set()
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    else:
+        with WATCH.hold():
+            yield lambda step: WATCH.came is not None

@@ -13,8 +13,6 @@ five-fold smaller steps at three of them:
 How long that takes was not measured. `notebooks/README.md` has the table in the size of a test.
 """
 
-import contextlib
-import io
 import itertools
 import json
 import sys
@@ -32,10 +30,9 @@ from rich.table import Table
 
 from lorentz_jax import data
 from lorentz_jax.bench.style import make_console, make_table
-from lorentz_jax.training import checkpoint, run_directory
-from lorentz_jax.training.build import make_plan
+from lorentz_jax.training import load_run
 from lorentz_jax.training.config import TrainConfig
-from lorentz_jax.training.state import Arrays, merge
+from lorentz_jax.training.state import Arrays, merge, split
 
 __all__ = [
     "NAMES",
@@ -89,7 +86,7 @@ class Trained:
     Attributes:
       config: of the run.
       dataset: what it was trained on, held-out images removed.
-      graphdef, params, stats: the network after the last epoch, for `training.state.merge`.
+      graphdef, params, stats: the network that the run reports, for `training.state.merge`.
     """
 
     config: TrainConfig
@@ -117,24 +114,18 @@ class Trained:
 
 
 def open_run(path: Path | str) -> Trained:
-    """Open the network of a finished run after its last epoch, from the newest checkpoint.
+    """Open the network that a finished run reports, with its dataset.
 
     Raises:
-      ValueError: no finished run, or no checkpoint of it.
+      ValueError: no finished run, or its files are damaged.
+      OSError: a file that is not there.
     """
-    path = Path(path)
-    config, _ = read_run(path)
+    config, run = read_run(path)[0], load_run(path)
     dataset = data.load(
         config.dataset, data_dir=config.data_dir, limit=config.limit, verify=config.verify
     )
-    with contextlib.redirect_stdout(io.StringIO()):  # it would announce a training
-        plan = make_plan(config, dataset)
-    expected = {"config": config.decisive(), "classes": dataset.num_classes}
-    restored = checkpoint.restore(path / run_directory.CHECKPOINTS, plan.state, expected)
-    if restored is None:
-        raise ValueError(f"{path} has no checkpoint to take the network from")
-    state = restored[0]
-    return Trained(config, plan.dataset, plan.graphdef, state.params, state.stats)
+    dataset, _ = dataset.hold_out(config.validation, config.seed)
+    return Trained(config, dataset, *split(run.model))
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,7 @@ def test_reading_gives_the_configuration_back(tmp_path):
     assert read_run(write(tmp_path, 0.5, stages=(1, 2), data_dir=Path("x"), seed=4))[0] == config
 
 
-def test_a_run_without_a_checkpoint_has_no_network(tmp_path):
+def test_a_run_without_its_weights_has_no_network(tmp_path):
     path = write(tmp_path, 0.5, stages=(1,), width=2)
-    with pytest.raises(ValueError, match="no checkpoint to take the network from"):
+    with pytest.raises(ValueError, match=r"summary.json and model.safetensors do not belong"):
         open_run(path)

@@ -10,10 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import safetensors.numpy
 from flax import nnx
 
 from lorentz_jax import data
-from lorentz_jax.training import build, checkpoint, packing, run
+from lorentz_jax.training import build, checkpoint, packing, run, sealed
 from lorentz_jax.training.config import TrainConfig
 from tests.training.tiny import stand_in
 
@@ -77,45 +78,52 @@ def same(run, other):
 
 
 def steps(config):
-    return sorted(int(place.name) for place in (config.path / "checkpoints").iterdir())
+    return sorted(int(file.stem) for file in (config.path / "checkpoints").glob("*.safetensors"))
 
 
-def interrupt(monkeypatch, at):
-    """SIGTERM arrives during step `at`."""
+def interrupt(monkeypatch, number, at):
+    """A signal arrives during step `at`."""
     original = build.Program.train
 
     def train(self, state, indices):
         if int(state.step) + 1 == at:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), number)
         return original(self, state, indices)
 
     monkeypatch.setattr(build.Program, "train", train)
 
 
-@pytest.mark.parametrize("at", [5, 8])
-def test_sigterm_saves_and_the_resumed_run_has_the_same_bits(
-    at, straight, tmp_path, monkeypatch, capsys
+@pytest.mark.parametrize(("number", "at"), [("SIGTERM", 5), ("SIGINT", 5), ("SIGTERM", 8)])
+def test_a_signal_saves_and_the_resumed_run_has_the_same_bits(
+    number, at, straight, tmp_path, monkeypatch, capsys
 ):
-    handler = signal.getsignal(signal.SIGTERM)
+    number = signal.Signals[number]
+    handler = signal.getsignal(number)
     config = dataclasses.replace(straight, run_dir=tmp_path, checkpoint_every=None)
     with monkeypatch.context() as patch:
-        interrupt(patch, at)
-        with pytest.raises(run.Terminated, match=rf"stopped at step {at}; .*checkpoints/{at}$"):
+        interrupt(patch, number, at)
+        with pytest.raises(
+            run.Terminated, match=rf"stopped at step {at}; .*checkpoints/{at}\.safetensors$"
+        ):
             run.train(config)
-    assert signal.getsignal(signal.SIGTERM) is handler
+    assert signal.getsignal(number) is handler
     # As a kill in the middle of writing leaves it.
     with (config.path / "metrics.jsonl").open("a") as file:
         file.write('{"epoch": 2, "ste')
-    (config.path / "checkpoints" / "9.orbax-checkpoint-tmp").mkdir()
+    part = config.path / "checkpoints" / ".part-abcd0123-9.safetensors"
+    part.write_bytes(b"half")
     run.train(dataclasses.replace(config, resume=True))
     assert f"resumed from step {at}" in capsys.readouterr().out
+    assert not part.exists()
     same(straight, config)
 
 
 def test_a_finished_run_resumes_to_the_same_results(straight, copied):
-    (copied.path / "summary.json").unlink()
+    for name in ("summary.json", "metrics.jsonl", "config.json"):
+        (copied.path / name).write_text("damaged")
     run.train(copied)
     same(straight, copied)
+    assert json.loads((copied.path / "config.json").read_text()) == copied.to_json()
 
 
 def test_the_last_and_the_best_stay_and_the_best_is_reported(straight, monkeypatch, tmp_path):
@@ -140,42 +148,134 @@ def test_the_last_and_the_best_stay_and_the_best_is_reported(straight, monkeypat
     assert not [name for row in rows(config) for name in row if name.startswith("test")]
 
 
-@pytest.mark.parametrize("damage", ["half", "empty", "gone", "bit", "no meta", "empty folder"])
-def test_a_torn_checkpoint_is_skipped_and_written_again(damage, straight, copied, capsys):
-    place = copied.path / "checkpoints" / "12"
-    arrays = max((place / "state").rglob("d/*"), key=lambda file: file.stat().st_size)
+def flip(file, place):
+    """Flip one bit of a file."""
+    content = bytearray(file.read_bytes())
+    content[place // 8] ^= 1 << place % 8
+    file.write_bytes(content)
+
+
+def header_size(file):
+    return 8 + int.from_bytes(file.read_bytes()[:8], "little")
+
+
+@pytest.mark.parametrize("damage", ["half", "empty", "text", "size", "number", "checksum", "array"])
+def test_a_torn_checkpoint_is_skipped_and_put_aside(damage, straight, copied, capsys):
+    place = copied.path / "checkpoints" / "12.safetensors"
+    content = place.read_bytes()
     if damage == "half":
-        arrays.write_bytes(arrays.read_bytes()[: arrays.stat().st_size // 2])
+        place.write_bytes(content[: len(content) // 2])
     if damage == "empty":
-        arrays.write_bytes(b"")
-    if damage == "gone":
-        arrays.unlink()
-    if damage == "bit":
-        content = bytearray(arrays.read_bytes())
-        content[len(content) // 2] ^= 1
-        arrays.write_bytes(content)
-    if damage == "no meta":
-        (place / "meta" / "metadata").unlink()
-    if damage == "empty folder":
-        shutil.rmtree(place)
-        place.mkdir()
+        place.write_bytes(b"")
+    if damage == "text":
+        place.write_text("no checkpoint at all")
+    if damage == "size":
+        flip(place, 3)
+    if damage == "number":  # of the progress: the last digit of the newest step
+        flip(place, 8 * (content.rindex(b'\\"step\\": 12') + len(b'\\"step\\": 1')))
+    if damage == "checksum":
+        flip(place, 8 * (content.index(b'sha256\\": \\"') + len(b'sha256\\": \\"')))
+    if damage == "array":
+        flip(place, 4 * (header_size(place) + len(content)))
+    damaged = place.read_bytes()
+    assert damaged != content
     _, meta = restored(copied)
     assert meta["step"] == 10
-    assert f"warning: skipped the unreadable checkpoint {place}: " in capsys.readouterr().out
+    assert (
+        f"warning: skipped the unreadable checkpoint 12: {place} is damaged: "
+        in capsys.readouterr().out
+    )
     assert 12 not in steps(copied)
+    assert place.with_name("12.safetensors.aside1").read_bytes() == damaged
+
+
+def test_every_flipped_bit_of_the_metadata_is_noticed(copied):
+    place = copied.path / "checkpoints" / "12.safetensors"
+    content, size = place.read_bytes(), header_size(place)
+    for bit in np.random.default_rng(0).integers(0, 8 * size, 200):
+        flip(place, int(bit))
+        with pytest.raises((sealed.DamagedFileError, sealed.ForeignFileError)):
+            sealed.read(place, checkpoint.FORMAT)
+        place.write_bytes(content)
+    assert sealed.read(place, checkpoint.FORMAT)[1]["step"] == 12
+
+
+@pytest.mark.parametrize("error", [OSError(5, "EIO"), PermissionError(13, "no"), MemoryError()])
+def test_an_error_of_reading_changes_nothing(error, copied, monkeypatch):
+    before = {file: file.read_bytes() for file in copied.path.rglob("*") if file.is_file()}
+    original = sealed.read
+
+    def read(path, format):
+        if path.name == "12.safetensors":
+            raise error
+        return original(path, format)
+
+    monkeypatch.setattr(sealed, "read", read)
+    with pytest.raises(checkpoint.CheckpointError, match=r"cannot read .*12.*nothing was changed"):
+        run.train(copied)
+    assert {file: file.read_bytes() for file in copied.path.rglob("*") if file.is_file()} == before
+
+
+def test_a_checkpoint_is_no_use_without_its_best(straight, copied, tmp_path, capsys):
+    # The best is that of step 8, and 10 and 12 refer to it.
+    assert restored(copied)[1]["progress"]["best"]["step"] == 8
+    (copied.path / "checkpoints" / "8.safetensors").write_bytes(b"")
+    with pytest.raises(checkpoint.CheckpointError, match=r"none of the 3 checkpoints"):
+        run.train(copied)
+    assert steps(copied) == [8, 10, 12]
+    # With one that is older than the best, it goes on from there.
+    more = dataclasses.replace(straight, run_dir=tmp_path / "more", keep=9)
+    run.train(more)
+    (more.path / "checkpoints" / "8.safetensors").write_bytes(b"")
+    capsys.readouterr()
+    run.train(dataclasses.replace(more, resume=True))
+    assert "resumed from step 6" in capsys.readouterr().out
+    same(straight, more)
+
+
+def test_the_best_that_a_kept_checkpoint_refers_to_is_kept(straight, tmp_path, monkeypatch):
+    accuracies = iter([0.5, 0.75, 0.25])
+    original = build.Program.evaluate
+
+    def evaluate(self, params, stats, split):
+        result = original(self, params, stats, split)
+        return result | {"accuracy": next(accuracies)} if split == "validation" else result
+
+    monkeypatch.setattr(build.Program, "evaluate", evaluate)
+    config = dataclasses.replace(straight, run_dir=tmp_path, keep=2, epochs=2)
+    run.train(config)
+    assert steps(config) == [4, 6, 8]  # 6 refers to 4, though 8 is better
+
+
+def test_what_is_not_ours_stays(straight, copied):
+    root = copied.path / "checkpoints"
+    (root / "2024").mkdir()
+    (root / "2024" / "photo.png").write_text("mine")
+    safetensors.numpy.save_file({"x": np.zeros(3)}, root / "2025.safetensors")
+    safetensors.numpy.save_file({"x": np.ones(3)}, root / "4.safetensors")
+    (root / "notes.txt").write_text("mine")
+    shutil.copy(root / "12.safetensors", root / "0099.safetensors")
+    for config in (copied, dataclasses.replace(copied, resume=False, overwrite=True)):
+        run.train(config)
+        assert (root / "2024" / "photo.png").read_text() == "mine"
+        assert (root / "notes.txt").read_text() == "mine"
+        assert (root / "0099.safetensors").exists()
+        assert safetensors.numpy.load_file(root / "2025.safetensors")["x"].tolist() == [0] * 3
+    # It was where the second run wrote, and has moved.
+    moved = safetensors.numpy.load_file(root / "4.safetensors.aside1")
+    assert moved["x"].tolist() == [1] * 3
+    same(straight, copied)
 
 
 def test_the_run_goes_on_after_a_torn_checkpoint(straight, copied):
-    for file in (copied.path / "checkpoints" / "12").rglob("*"):
-        if file.is_file():
-            file.write_bytes(b"")
+    (copied.path / "checkpoints" / "12.safetensors").write_bytes(b"")
     run.train(copied)
     same(straight, copied)
 
 
 def test_only_torn_checkpoints_are_an_error_and_stay(copied):
     for place in (copied.path / "checkpoints").iterdir():
-        (place / "meta" / "metadata").write_text("")
+        place.write_text("")
     before = steps(copied)
     with pytest.raises(checkpoint.CheckpointError, match=r"none of the \d checkpoints in .* read"):
         run.train(copied)
@@ -211,15 +311,35 @@ def test_other_shapes_and_classes_are_listed_with_their_paths(copied):
     assert checkpoint.restore(root, state, expected)[1]["step"] == 12
 
 
+def rewrite(config, change):
+    """Write the newest checkpoint again, as whole as before, with other metadata."""
+    place = config.path / "checkpoints" / "12.safetensors"
+    arrays, meta = sealed.read(place, checkpoint.FORMAT)
+    sealed.write(place, arrays, {k: v for k, v in change(meta).items() if k != "sha256"})
+
+
 def test_a_checkpoint_of_another_version_is_refused(copied):
-    meta = copied.path / "checkpoints" / "12" / "meta" / "metadata"
-    content = json.loads(meta.read_text())
-    without = {k: v for k, v in content["config"].items() if k != "precision"}
-    meta.write_text(json.dumps(content | {"config": without}))
+    rewrite(copied, lambda meta: meta | {"version": 99})
+    with pytest.raises(ValueError, match="format version 99, this program reads 3"):
+        restored(copied)
+    without = {"precision": None}
+    rewrite(
+        copied,
+        lambda meta: (
+            meta
+            | {
+                "version": 3,
+                "config": {k: v for k, v in meta["config"].items() if k not in without},
+            }
+        ),
+    )
     with pytest.raises(ValueError, match="precision is nothing there"):
         restored(copied)
-    meta.write_text(json.dumps(content | {"version": 99}))
-    with pytest.raises(ValueError, match="format version 99, this program reads 2"):
+    for file in (copied.path / "checkpoints").iterdir():
+        file.unlink()
+    (copied.path / "checkpoints" / "10").mkdir()
+    (copied.path / "checkpoints" / "10" / "_CHECKPOINT_METADATA").write_text("{}")
+    with pytest.raises(ValueError, match="format version 2, this program reads 3"):
         restored(copied)
 
 
@@ -229,7 +349,12 @@ def test_resume_without_a_checkpoint(straight, tmp_path, capsys):
     (config.path / "metrics.jsonl").write_text("{}")
     with pytest.raises(FileExistsError, match=r"holds metrics\.jsonl, but no checkpoint"):
         run.train(config)
-    (config.path / "metrics.jsonl").unlink()
+    (config.path / "checkpoints").mkdir()  # as on a disk that is not mounted
+    (config.path / "metrics.jsonl").write_text("{}\n" * 3)
+    with pytest.raises(FileExistsError, match=r"results of 3 epochs, but no checkpoint"):
+        run.train(config)
+    assert (config.path / "metrics.jsonl").read_text() == "{}\n" * 3
+    (config.path / "metrics.jsonl").write_text("{}\n")
     run.train(config)  # killed before its first checkpoint, it begins again
     assert "notice: no checkpoint" in capsys.readouterr().out
     assert steps(config) == [2, 4]
@@ -256,10 +381,12 @@ def test_a_state_that_is_not_finite_is_never_saved(straight, tmp_path):
         for part in ("params", "stats"):
             bad = {path: x * jnp.inf for path, x in getattr(state, part).items()}
             bad_state = state._replace(**{part: bad}, step=state.step + 1)
-            with pytest.raises(ArithmeticError, match=rf"step 1 is not finite; .*{tmp_path}/0$"):
+            with pytest.raises(
+                ArithmeticError, match=rf"step 1 is not finite; .*{tmp_path}/0\.saf"
+            ):
                 store.save(bad_state, {})
     store.close()
-    assert [place.name for place in tmp_path.iterdir()] == ["0"]
+    assert [place.name for place in tmp_path.iterdir()] == ["0.safetensors"]
 
 
 def test_what_is_saved_is_the_state_at_that_step(straight, tmp_path):
@@ -279,10 +406,14 @@ def test_what_is_saved_is_the_state_at_that_step(straight, tmp_path):
 
 
 def test_a_failed_write_is_one_readable_error(straight, tmp_path, monkeypatch):
-    state, _ = fresh(straight)
+    state, expected = fresh(straight)
     store = checkpoint.Store(tmp_path, keep=1)
-    monkeypatch.setattr(store._manager, "save", lambda *a, **k: (_ for _ in ()).throw(
-        ValueError("RESOURCE_EXHAUSTED: No space left on device")))  # fmt: skip
+
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(sealed, "write", full)
+    store.save(state, {**expected, "progress": {"best": None}})
     with pytest.raises(
         checkpoint.CheckpointError, match=r"cannot write .*No space left.*disk full\? there is no"
     ):

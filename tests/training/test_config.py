@@ -41,6 +41,23 @@ from lorentz_jax.training.config import INDIFFERENT, RECIPES, TrainConfig
         ("checkpoint_every", 0, "checkpoint_every must be at least 1"),
         ("validation", -1, "validation must be at least 0"),
         ("skip_nonfinite", -1, "skip_nonfinite must be at least 0"),
+        # 0 or infinite in float32, which computes with them.
+        ("kappa", 1e-60, "kappa must be finite and positive .* in float32, got 1e-60"),
+        ("kappa", 1e60, "kappa must be finite and positive .* in float32, got 1e"),
+        ("kappa", 1e38, "kappa must be finite and positive .* in float32, got 1e"),
+        ("lr", 1e-50, "lr must be finite and positive in float32"),
+        ("lr", 1e39, "lr must be finite and positive in float32"),
+        ("momentum", 1 - 1e-12, "momentum must be finite and in .* in float32"),
+        ("weight_decay", 1e39, "weight_decay must be finite and at least 0 in float32"),
+        ("weight_decay", 1e-50, "weight_decay must be finite and at least 0 in float32"),
+        ("max_turn", 1e-46, "max_turn must be finite and positive"),
+        ("gamma", 1e-46, "gamma must be finite and"),
+        ("join_timeout", 0, "join_timeout must be at least 1"),
+        ("run_dir", "gs://bucket/runs", "run_dir must be a local path, got the URL"),
+        ("data_dir", Path("s3://bucket"), "data_dir must be a local path, got the URL"),
+        ("init_from", Path("https://host/run"), "init_from must be a local path"),
+        ("compilation_cache", "gs://bucket", "compilation_cache must be a local path"),
+        ("run_dir", "~nobody-of-this-name/runs", "run_dir: .*home"),
         ("name", "a/b", "plain folder name"),
         ("name", "..", "plain folder name"),
         ("name", "", "plain folder name"),
@@ -50,6 +67,17 @@ from lorentz_jax.training.config import INDIFFERENT, RECIPES, TrainConfig
 def test_bad_values(field, value, message):
     with pytest.raises(ValueError, match=message):
         TrainConfig(**{field: value})
+
+
+def test_a_tilde_is_the_home_folder_in_every_path(monkeypatch):
+    monkeypatch.setenv("HOME", "/somewhere")
+    fields = ("data_dir", "run_dir", "init_from", "compilation_cache")
+    config = TrainConfig(**{field: Path("~") / field for field in fields})
+    for field in fields:
+        assert getattr(config, field) == Path("/somewhere") / field
+    assert TrainConfig(run_dir="~/a", name="b").path == Path("/somewhere/a/b")
+    # A colon alone makes no URL.
+    assert TrainConfig(run_dir="a:b/c").run_dir == Path("a:b/c")
 
 
 @pytest.mark.parametrize(("field", "value"), [("epochs", 1.5), ("seed", True), ("stages", ("2",))])

@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import jax
@@ -78,21 +79,33 @@ def test_eight_devices_give_the_run_of_one(tmp_path):
 
 @pytest.mark.slow
 def test_two_processes_give_the_run_of_one(tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    both = [
-        start(
-            tmp_path, "two", "--multihost", device_count=2, JAX_NUM_PROCESSES="2",
-            JAX_COORDINATOR_ADDRESS=f"127.0.0.1:{port}", JAX_PROCESS_ID=str(index),
-        )
-        for index in range(2)
-    ]  # fmt: skip
-    first, second = finish(*both)
+    def both(*arguments):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        return [
+            start(
+                tmp_path, "two", "--multihost", *arguments, device_count=2, JAX_NUM_PROCESSES="2",
+                JAX_COORDINATOR_ADDRESS=f"127.0.0.1:{port}", JAX_PROCESS_ID=str(index),
+            )
+            for index in range(2)
+        ]  # fmt: skip
+
+    first, second = finish(*both())
     assert "4 devices, 4 images each" in first
     assert "test_accuracy" in first
     assert "test_accuracy" not in second
     finish(start(tmp_path, "one"))
+    close(result(tmp_path / "one"), result(tmp_path / "two"))
+    # Process 0 refuses the folder for both.
+    for process in both():
+        _, err = process.communicate(timeout=120)
+        assert process.returncode == 2, err
+        assert "already holds" in err
+        assert len(err.splitlines()) == 1
+    (tmp_path / "two" / "checkpoints" / "20.safetensors").write_bytes(b"")
+    first, _ = finish(*both("--resume"))
+    assert "resumed from step 15" in first
     close(result(tmp_path / "one"), result(tmp_path / "two"))
 
 
@@ -120,3 +133,84 @@ def test_multihost_without_a_coordinator_says_what_to_set(monkeypatch):
     monkeypatch.setattr(jax.distributed, "initialize", initialize)
     with pytest.raises(ValueError, match=r"multihost: .*set JAX_COORDINATOR_ADDRESS"):
         devices.start(TrainConfig(multihost=True))
+
+
+@pytest.mark.parametrize(
+    "address", ["nowhere", ":12", "host:", "host:99999", "host:0", "host:http"]
+)
+def test_a_malformed_address_is_refused_at_once(address, monkeypatch):
+    monkeypatch.setattr(jax.distributed, "initialize", None)
+    monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", address)
+    with pytest.raises(ValueError, match=rf"must be host:port, got '{address}'"):
+        devices.start(TrainConfig(multihost=True))
+
+
+def test_a_process_that_nobody_joins_ends_in_time(monkeypatch, capsys):
+    ended = threading.Event()
+
+    def exit(status):
+        assert status == 2
+        ended.set()
+
+    def initialize(**options):
+        assert options["initialization_timeout"] > 1  # else JAX aborts the process before
+        assert ended.wait(30)
+
+    monkeypatch.setattr(os, "_exit", exit)
+    monkeypatch.setattr(jax.distributed, "initialize", initialize)
+    monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "host:12")
+    devices.start(TrainConfig(multihost=True, join_timeout=1))
+    err = capsys.readouterr().err
+    assert "multihost: the processes did not all join within 1 s" in err
+    assert "the first at host:12" in err
+    assert len(err.splitlines()) == 1
+    # In time, it goes on.
+    ended.clear()
+    monkeypatch.setattr(jax.distributed, "initialize", lambda **options: None)
+    devices.start(TrainConfig(multihost=True, join_timeout=1))
+    assert not ended.wait(1.5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("index", ["0", "1"])
+def test_a_wrong_address_is_one_line(index, tmp_path):
+    process = start(
+        tmp_path, "run", "--multihost", "--join-timeout=3", JAX_NUM_PROCESSES="2",
+        JAX_COORDINATOR_ADDRESS="127.0.0.1:1" if index == "1" else "127.0.0.1:47113",
+        JAX_PROCESS_ID=index,
+    )  # fmt: skip
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (2, "")
+    assert "did not all join within 3 s" in err
+    assert len(err.splitlines()) == 1
+
+
+def test_what_the_main_process_refuses_all_refuse(monkeypatch):
+    def refuse():
+        raise ValueError("no such run")
+
+    assert devices.from_main(lambda: [1, "a"]) == [1, "a"]
+    with pytest.raises(ValueError, match="no such run"):
+        devices.from_main(refuse)
+    # Of two processes, of which one has a value to tell.
+    sent = []
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    broadcast = devices.multihost_utils
+    monkeypatch.setattr(broadcast, "broadcast_one_to_all", lambda x: sent.append(x) or x)
+    for action, error in ((lambda: [1, "a"], None), (refuse, "process 0: no such run")):
+        sent.clear()
+        monkeypatch.setattr(jax, "process_index", lambda: 0)
+        if error is None:
+            assert devices.from_main(action) == [1, "a"]
+        else:
+            with pytest.raises(ValueError, match="no such run"):
+                devices.from_main(action)
+        told = iter(list(sent))
+        with monkeypatch.context() as patch:
+            patch.setattr(jax, "process_index", lambda: 1)
+            patch.setattr(broadcast, "broadcast_one_to_all", lambda x, told=told: next(told))
+            if error is None:
+                assert devices.from_main(None) == [1, "a"]
+            else:
+                with pytest.raises(OSError, match=error):
+                    devices.from_main(None)

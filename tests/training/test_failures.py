@@ -54,19 +54,16 @@ def kept(config):
     """Every kept checkpoint's step and whether it is finite."""
     found = {}
     root = config.path / "checkpoints"
-    plan = build.make_plan(config, LOAD("digits", limit=160))
-    for place in root.iterdir():
-        sums = checkpoint._read_meta(place)["checksums"]
-        state = checkpoint._read_state(place, plan.state, sums)
-        arrays = [np.asarray(x) for x in packing.flatten(state).values()]
-        found[int(place.name)] = all(np.isfinite(x).all() for x in arrays)
+    for file in root.iterdir():
+        arrays, _ = checkpoint.read_step(root, int(file.stem))
+        found[int(file.stem)] = all(np.isfinite(x).all() for x in arrays.values())
     return found
 
 
 def test_an_infinite_pixel_stops_the_run_at_its_step(config, infinite_pixel):
     with pytest.raises(run.NonFiniteLossError) as error:
         run.train(config)
-    place = config.path / "checkpoints" / "4"
+    place = config.path / "checkpoints" / "4.safetensors"
     assert str(error.value).startswith(
         f"the loss at step 5 is nan; the last good checkpoint is {place}"
     )
@@ -170,7 +167,7 @@ def test_a_folder_that_cannot_be_written_is_refused(config, monkeypatch):
 
     monkeypatch.setattr(os, "mkdir", refuse)
     with pytest.raises(PermissionError, match=r"written \(Read-only file system\), so .*deeper"):
-        run_directory.check_free(config.path / "deeper", False)
+        run_directory.check_place(config.path / "deeper")
 
 
 def test_tensorboard_without_its_package_is_refused(config, monkeypatch):

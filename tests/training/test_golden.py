@@ -1,7 +1,7 @@
 """A checkpoint of the present format version stays readable.
 
-`golden/checkpoint/5` is what `write` saved, and `expected.json` what the network answered. A new
-format version needs new files.
+`golden/checkpoint/5.safetensors` is what `write` saved, and `expected.json` what the network
+answered. A new format version needs new files.
 """
 
 import dataclasses
@@ -70,7 +70,7 @@ def write():
 
     folder = Path(tempfile.mkdtemp())
     run.train(dataclasses.replace(CONFIG, run_dir=folder, name="run"))
-    shutil.copytree(folder / "run" / "checkpoints" / "5", GOLDEN / "5")
+    shutil.copy(folder / "run" / "checkpoints" / "5.safetensors", GOLDEN)
     plan, state, _ = restored()
     content = {
         "logits": logits(plan, state).tolist(),

@@ -13,7 +13,13 @@ from lorentz_jax.training.config import TrainConfig
 from tests.training.tiny import build_tiny, stand_in
 
 PICTURES = {"curves.png", "confusion.png"}
-RESULTS = {"config.json", "metrics.jsonl", "summary.json", "checkpoints"} | PICTURES
+RESULTS = {
+    "config.json",
+    "metrics.jsonl",
+    "summary.json",
+    "model.safetensors",
+    "checkpoints",
+} | PICTURES
 TIMES = ("train_seconds", "eval_seconds")
 
 
@@ -42,7 +48,7 @@ def test_a_run_writes_what_it_returns(config, capsys, monkeypatch):
     assert json.loads((config.path / "config.json").read_text()) == config.to_json()
     for name in PICTURES:
         assert (config.path / name).read_bytes().startswith(b"\x89PNG")
-    assert sorted(p.name for p in (config.path / "checkpoints").iterdir()) == ["12", "4", "8"]
+    assert sorted(int(p.stem) for p in (config.path / "checkpoints").iterdir()) == [4, 8, 12]
     assert summary["steps"] == 12  # three epochs of 300 // 64 steps
     assert summary["parameters"] == sum(a * b for a, b in [(8, 8)] * 2 + [(8, 10)] + [(8, 3)] * 2)
     assert summary["config"] == config.to_json()
@@ -99,8 +105,9 @@ def test_results_are_refused_then_replaced_on_request(config):
     config.path.mkdir()
     (config.path / "summary.json").write_text("{}")
     (config.path / "metrics.jsonl").write_text('{"epoch": 1}\n')
+    (config.path / "config.json").write_text(json.dumps(config.to_json()))
     (config.path / "notes.txt").write_text("mine")
-    with pytest.raises(FileExistsError, match=r"metrics.jsonl, summary.json; .*--overwrite"):
+    with pytest.raises(FileExistsError, match=r"summary.json, metrics.jsonl, .*--overwrite"):
         run.train(config)
     assert (config.path / "summary.json").read_text() == "{}"
     run.train(dataclasses.replace(config, overwrite=True, epochs=1))
@@ -116,6 +123,7 @@ def test_bad_input_costs_no_file(config, monkeypatch):
     config.path.mkdir()
     for name in RESULTS - {"checkpoints"}:
         (config.path / name).write_text("precious")
+    (config.path / "config.json").write_text(json.dumps(config.to_json()))
     before = contents(config.path)
     with monkeypatch.context() as patch:
         patch.setattr(data, "load", broken)
