@@ -13,7 +13,7 @@ from PIL import Image
 
 from lorentz_jax import data
 from lorentz_jax.data import prepared
-from lorentz_jax.data.prepared import masked_crc
+from lorentz_jax.data.tfrecord import masked_crc
 from tests.data import formats
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "prepared"
