@@ -20,9 +20,9 @@ import numpy as np
 import optax
 
 from lorentz_jax import data, metrics
+from lorentz_jax.data.stream import epoch_batches
 from lorentz_jax.training.build import model_maker, network_dtype, preparation
 from lorentz_jax.training.config import TrainConfig
-from lorentz_jax.training.loop import epoch_batches
 from lorentz_jax.training.optimiser import make_optimiser
 from lorentz_jax.training.state import TrainState, init_state, initialiser
 from lorentz_jax.training.step import make_eval_step, make_train_step

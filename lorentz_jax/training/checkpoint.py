@@ -132,7 +132,7 @@ def restore(
     Args:
         root: the folder with a folder for each step.
         like: a state with the expected arrays, on the devices that the restored ones go to.
-        expected: `{"config": ..., "classes": ...}` as in the meta data.
+        expected: `{"config": ..., "classes": ..., "data": ...}` as in the meta data.
 
     Returns:
         `(state, meta)`, or None if there is no checkpoint at all.
@@ -241,9 +241,10 @@ def _refuse_mismatch(
         raise _MismatchError(
             f"{folder} has format version {meta['version']}, this program reads {VERSION}"
         )
+    known = [name for name in ("classes", "data") if name in meta and name in expected]
     differences = [
         *_differences(meta["config"], expected["config"]),
-        *_differences({"classes": meta["classes"]}, {"classes": expected["classes"]}),
+        *_differences(*({k: m[k] for k in known} for m in (meta, expected))),
         *_differences(meta["arrays"], packing.describe(packing.flatten(like))),
     ]
     if differences:

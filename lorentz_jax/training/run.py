@@ -1,5 +1,6 @@
 """From a configuration to a trained network and the files that describe it."""
 
+import dataclasses
 import signal
 import threading
 import time
@@ -7,11 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
-import numpy as np
 from jax.experimental import multihost_utils
 
 from lorentz_jax import data
-from lorentz_jax.training import checkpoint, devices, report, run_directory
+from lorentz_jax.training import checkpoint, devices, feed, report, run_directory
 from lorentz_jax.training.build import Plan, compile_program, make_plan
 from lorentz_jax.training.checkpoint import Store
 from lorentz_jax.training.config import TrainConfig
@@ -22,7 +22,7 @@ from lorentz_jax.training.state import TrainState
 __all__ = ["NonFiniteLossError", "OutOfMemoryError", "Terminated", "dry_run", "train"]
 
 
-def train(config: TrainConfig) -> dict[str, Any]:
+def train(config: TrainConfig, dataset: data.Dataset | None = None) -> dict[str, Any]:
     """Train a network as `train.py` does: print the progress and write the files of the run.
 
     `config.path` gets `config.json`, `metrics.jsonl` (one line an epoch), `checkpoints/`, pictures
@@ -35,6 +35,8 @@ def train(config: TrainConfig) -> dict[str, Any]:
 
     Args:
         config: all settings.
+        dataset: what to train on, as from `data.Dataset.from_arrays`; by default `config.dataset`
+            is opened. `limit` and `validation` apply to it, and `config.json` gets its name.
 
     Returns:
         The content of `summary.json`: `test_accuracy`, `test_loss`, `steps`, `seconds` and more.
@@ -51,7 +53,7 @@ def train(config: TrainConfig) -> dict[str, Any]:
     0.99
     """
     start = time.perf_counter()
-    dataset = _prepare(config)
+    config, dataset = _prepare(config, dataset)
     with devices.explain_memory(config, dataset.train_images.shape[1:]):
         return _train(config, dataset, start)
 
@@ -88,11 +90,12 @@ def _train(config: TrainConfig, dataset: data.Dataset, start: float) -> dict[str
     return summary
 
 
-def dry_run(config: TrainConfig) -> None:
+def dry_run(config: TrainConfig, dataset: data.Dataset | None = None) -> None:
     """Print settings, sizes and memory, and run one step; writes nothing.
 
     Args:
         config: all settings, also those of what `train` would write.
+        dataset: as for `train`.
 
     Raises:
         ValueError, OSError, OutOfMemoryError: as `train`.
@@ -100,7 +103,7 @@ def dry_run(config: TrainConfig) -> None:
 
     >>> dry_run(TrainConfig(stages=(2, 2, 2, 2), width=64))  # doctest: +SKIP
     """
-    dataset = _prepare(config)
+    config, dataset = _prepare(config, dataset)
     for field, value in config.to_json().items():
         print_main(f"{field:>18} {value}")
     with devices.explain_memory(config, dataset.train_images.shape[1:]):
@@ -109,31 +112,39 @@ def dry_run(config: TrainConfig) -> None:
         print_main("compiling the steps")
         program = compile_program(config, plan)
         start = time.perf_counter()
-        _, result = program.train(plan.state, np.arange(plan.batch_size, dtype=np.int32))
+        _, result = program.train(plan.state, program.feed.train_batch(plan.first_batch))
         loss, seconds = float(result.loss), time.perf_counter() - start
     if not bool(result.finite):
         raise NonFiniteLossError(f"the loss of the first step is {loss}, or a gradient not finite")
     print_main(report.describe_step(config, program, loss, seconds))
 
 
-def _prepare(config: TrainConfig) -> data.Dataset:
+def _prepare(config: TrainConfig, dataset: data.Dataset | None) -> tuple[TrainConfig, data.Dataset]:
     """Refuse what can be refused at once, ready the devices, and open the dataset."""
     report.check_extras(config)
+    if dataset is not None:
+        if config.image_size is not None:
+            raise ValueError("image_size goes with a dataset that is opened by its name")
+        config = dataclasses.replace(config, dataset=dataset.name)
     if config.resume:
         checkpoint.refuse_file(config.path)
     if not config.dry_run:  # which writes nothing
         run_directory.check_free(config.path, config.overwrite, config.resume)
     devices.start(config)
-    return data.load(
-        config.dataset, data_dir=config.data_dir, limit=config.limit, verify=config.verify
-    )
+    if dataset is None:
+        return config, feed.open_dataset(config)
+    return config, dataset if config.limit is None else dataset.take(config.limit)
 
 
 def _starting_point(config: TrainConfig, plan: Plan) -> tuple[TrainState, Progress]:
     """The newest checkpoint if the run is resumed, else the beginning."""
     if not config.resume:
         return plan.state, Progress()
-    expected = {"config": config.decisive(), "classes": plan.dataset.num_classes}
+    expected = {
+        "config": config.decisive(),
+        "classes": plan.dataset.num_classes,
+        "data": plan.fingerprint,
+    }
     newest = checkpoint.restore(config.path / run_directory.CHECKPOINTS, plan.state, expected)
     if newest is None:
         print_main(f"notice: no checkpoint in {config.path}, so the run starts from the beginning")
