@@ -190,6 +190,31 @@ def test_a_missing_file_is_named(toy, file):
         load(toy)
 
 
+@pytest.mark.parametrize("place", ["root", "feature", "old root", "old feature", "other spelling"])
+def test_no_class_outside_tensorflow_datasets_is_imported(toy, tmp_path, monkeypatch, place):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "crafted.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path / "elsewhere")
+    content = json.loads((toy / "features.json").read_text())
+    old = {"type": "crafted.Feature", "content": {}}
+    features = content["featuresDict"]["features"]
+    if place == "root":
+        content["pythonClassName"] = "crafted.Feature"
+    elif place == "feature":
+        features["id"]["pythonClassName"] = "crafted.Feature"
+    elif place == "old root":
+        content = old
+    elif place == "old feature":  # JSON inside of a string of JSON
+        del content["featuresDict"]
+        content["jsonFeature"] = {"json": json.dumps({"id": old})}
+    else:
+        del features["id"]["pythonClassName"]
+        features["id"]["python_class_name"] = "crafted.Feature"
+    (toy / "features.json").write_text(json.dumps(content))
+    with pytest.raises(data.DataError, match="features.json names 'crafted.Feature', no feature"):
+        load(toy)
+
+
 @pytest.mark.parametrize("file", ["dataset_info.json", "features.json"])
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"a": 1}'])
 def test_a_torn_description_is_named(toy, file, content):
