@@ -211,7 +211,9 @@ def test_no_class_outside_tensorflow_datasets_is_imported(toy, tmp_path, monkeyp
         del features["id"]["pythonClassName"]
         features["id"]["python_class_name"] = "crafted.Feature"
     (toy / "features.json").write_text(json.dumps(content))
-    with pytest.raises(data.DataError, match="features.json names 'crafted.Feature', no feature"):
+    with pytest.raises(
+        data.DataError, match=r"features\.json names 'crafted\.Feature', no feature"
+    ):
         load(toy)
 
 
