@@ -103,6 +103,7 @@ def batches(
 
     if not flags.FLAGS.is_parsed():  # Grain reads its own, which no program of ours parses
         flags.FLAGS.mark_as_parsed()
+    grain.config.update("py_traceback_filtering", "off")  # which would add lines to our messages
     workers = min(workers, stop - start) if isinstance(read.images, Images) else 0
     threads = 1 if workers else THREADS
     pipeline = grain.MapDataset.range(start, stop).map(read)

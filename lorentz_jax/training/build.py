@@ -137,6 +137,12 @@ def make_plan(config: TrainConfig, dataset: data.Dataset) -> Plan:
     )
 
 
+def identity(config: TrainConfig, plan: Plan) -> dict[str, Any]:
+    """Return what a checkpoint and the run that goes on from it must agree in."""
+    classes = plan.dataset.num_classes
+    return {"config": config.decisive(), "classes": classes, "data": plan.fingerprint}
+
+
 def compile_program(config: TrainConfig, plan: Plan) -> Program:
     """Put the images on the devices and compile the steps that the config asks for."""
     dataset, placement, state = plan.dataset, plan.placement, plan.state

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from tqdm import tqdm
 
 from lorentz_jax.metrics import ratio
-from lorentz_jax.training.build import Program
+from lorentz_jax.training.build import Program, identity
 from lorentz_jax.training.checkpoint import Store
 from lorentz_jax.training.config import TrainConfig
 from lorentz_jax.training.devices import is_main
@@ -194,9 +194,7 @@ class Loop:
 
     def _save(self, state: TrainState) -> None:
         meta = {
-            "config": self.config.decisive(),
-            "classes": self.program.plan.dataset.num_classes,
-            "data": self.program.plan.fingerprint,
+            **identity(self.config, self.program.plan),
             "progress": dataclasses.asdict(self.progress),
             "versions": versions(),
         }

@@ -12,7 +12,7 @@ from jax.experimental import multihost_utils
 
 from lorentz_jax import data
 from lorentz_jax.training import checkpoint, devices, feed, report, run_directory
-from lorentz_jax.training.build import Plan, compile_program, make_plan
+from lorentz_jax.training.build import Plan, compile_program, identity, make_plan
 from lorentz_jax.training.checkpoint import Store
 from lorentz_jax.training.config import TrainConfig
 from lorentz_jax.training.devices import OutOfMemoryError, is_main, print_main
@@ -140,12 +140,8 @@ def _starting_point(config: TrainConfig, plan: Plan) -> tuple[TrainState, Progre
     """The newest checkpoint if the run is resumed, else the beginning."""
     if not config.resume:
         return plan.state, Progress()
-    expected = {
-        "config": config.decisive(),
-        "classes": plan.dataset.num_classes,
-        "data": plan.fingerprint,
-    }
-    newest = checkpoint.restore(config.path / run_directory.CHECKPOINTS, plan.state, expected)
+    root = config.path / run_directory.CHECKPOINTS
+    newest = checkpoint.restore(root, plan.state, identity(config, plan))
     if newest is None:
         print_main(f"notice: no checkpoint in {config.path}, so the run starts from the beginning")
         return plan.state, Progress()
