@@ -15,7 +15,7 @@ from lorentz_jax.data.augment import normalise, prepare, random_flip, random_shi
 from lorentz_jax.data.dataset import DataError, DataNotFoundError, Dataset, load_digits, to_dataset
 from lorentz_jax.data.images import Images
 from lorentz_jax.data.official import default_data_dir, read_splits
-from lorentz_jax.data.own import open_folder, open_npz, split_name
+from lorentz_jax.data.own import open_folder, open_npz, short_name, split_name
 
 __all__ = [
     "AUGMENTATION",
@@ -30,6 +30,7 @@ __all__ = [
     "prepare",
     "random_flip",
     "random_shift",
+    "short_name",
     "split_name",
 ]
 

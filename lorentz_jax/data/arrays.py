@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from lorentz_jax.data.images import Images, sample
+from lorentz_jax.data import images as files
+from lorentz_jax.data.images import Images, spread
 
 TEST_SHARE, SPLIT_SEED = 0.2, 0  # the split belongs to the data: it does not move with a run's seed
 CHUNK = 1024  # images worked on at once: bounds the temporary memory
@@ -135,7 +136,7 @@ def pixel_statistics(images: np.ndarray | Images) -> tuple[tuple[float, ...], tu
     files `images.SAMPLE` are read, evenly spread.
     """
     if isinstance(images, Images):
-        images = images[sample(len(images))]
+        images = images[spread(len(images), files.SAMPLE)]
     channels = images.shape[-1]
     counts = np.zeros((channels, 256), np.int64)
     for start in range(0, len(images), CHUNK):

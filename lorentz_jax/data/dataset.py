@@ -142,7 +142,7 @@ class Dataset:
     def fingerprint(self) -> str:
         """Sixteen digits that differ for other images, labels or classes, whatever their name.
 
-        Of images in files it covers their names and sizes, and the content of `images.SAMPLE`.
+        Of images in files it covers their names and sizes, and the content of `images.PEEK`.
         """
         digest = hashlib.blake2b(digest_size=8)
         digest.update(repr((self.num_classes, self.classes)).encode())

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from lorentz_jax.data.images import DataError, decode, sample
+from lorentz_jax.data.images import PEEK, DataError, decode, spread
 
 
 def check_class_names(path: Path) -> None:
@@ -62,7 +62,7 @@ class RecordReader:
     def digest(self, rows: np.ndarray, update: Callable[[bytes], object]) -> None:
         """Update with the sizes of the files, the order, and a sample of the records."""
         update(repr([os.path.getsize(path) for path in self._paths]).encode() + rows.tobytes())
-        for i in sample(len(rows)):
+        for i in spread(len(rows), PEEK):
             update(self._record(int(rows[i])))
 
     def __getstate__(self) -> dict[str, Any]:

@@ -10,7 +10,9 @@ from typing import Any, Protocol
 import numpy as np
 
 MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}  # Pillow's names by number of channels
-SAMPLE = 10_000  # images that stand for all of them where reading all would take too long
+# Images that stand for all of them where reading all would take too long: for the statistics of
+# their pixels, and to tell whether they have colour and are still the same.
+SAMPLE, PEEK = 10_000, 1_000
 
 
 class DataError(OSError):
@@ -100,9 +102,9 @@ def read_rows(images: "np.ndarray | Images", rows: np.ndarray) -> np.ndarray:
     return out
 
 
-def sample(count: int) -> np.ndarray:
-    """Return at most `SAMPLE` of `count` indices, evenly spread."""
-    return np.unique(np.linspace(0, count - 1, min(count, SAMPLE)).astype(np.int64))
+def spread(count: int, most: int) -> np.ndarray:
+    """Return at most `most` of `count` indices, evenly spread."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).astype(np.int64))
 
 
 def decode(
@@ -145,7 +147,7 @@ def decode(
 def _convert(image: Any, mode: str) -> Any:
     from PIL import Image
 
-    if image.mode.startswith("I;16"):  # Pillow would cut the values off, not scale them
+    if image.mode.startswith("I;16"):  # older Pillow cuts the values off
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     if image.mode in ("I", "F"):
         raise ValueError(f"its pixels have 32 bits (mode {image.mode})")

@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from lorentz_jax.data import images
 from lorentz_jax.data.arrays import SPLIT_SEED
 from lorentz_jax.data.dataset import DataError, DataNotFoundError, Dataset, Split, own_dataset
-from lorentz_jax.data.images import Images, decode
+from lorentz_jax.data.images import PEEK, Images, decode, spread
 
 KINDS = ("folder", "npz")
 _ENDINGS = (".png", ".jpg", ".jpeg")
@@ -24,6 +23,20 @@ def split_name(name: str) -> tuple[str | None, str]:
     """Return `(kind, path)` of `folder:PATH` or `npz:PATH`, and `(None, name)` of another name."""
     kind, colon, path = name.partition(":")
     return (kind, path) if colon and kind in KINDS else (None, name)
+
+
+def short_name(name: str) -> str:
+    """Return the name of a dataset without the path of its files."""
+    kind, path = split_name(name)
+    if kind is None:
+        return name
+    return _absolute(path).stem if kind == "npz" else _absolute(path).name
+
+
+def _absolute(path: str | Path) -> Path:
+    if not os.fspath(path):
+        raise ValueError("a dataset needs a path after folder: or npz:")
+    return Path(os.path.abspath(Path(path).expanduser()))
 
 
 def open_folder(path: str | Path, size: tuple[int, int] | None = None) -> Dataset:
@@ -42,7 +55,7 @@ def open_folder(path: str | Path, size: tuple[int, int] | None = None) -> Datase
         DataError: images that cannot be decoded.
         ValueError: no images, other files among them, or images of several sizes.
     """
-    root = Path(path).expanduser().absolute()
+    root = _absolute(path)
     if not root.is_dir():
         raise DataNotFoundError(f"no folder {root}")
     folders = [Path()]
@@ -73,7 +86,7 @@ class FolderReader:
 
     def __init__(self, root: Path, names: np.ndarray, size: tuple[int, int] | None) -> None:
         self._root, self._names, self._size = root, names, size
-        colour = any(map(self._has_colour, images.sample(len(names))))
+        colour = any(map(self._has_colour, spread(len(names), PEEK)))
         self._channels = 3 if colour else 1
         height, width = size or self._first_size()
         self.shape = (height, width, self._channels)
@@ -93,7 +106,7 @@ class FolderReader:
         """Update with name and size of each file, and the content of a sample."""
         for row in rows:
             update(b"%s/%d/" % (bytes(self._names[row]), self._path(row).stat().st_size))
-        for i in images.sample(len(rows)):
+        for i in spread(len(rows), PEEK):
             update(b"%d" % zlib.crc32(self._path(int(rows[i])).read_bytes()))
 
     def _path(self, row: int) -> Path:
@@ -153,7 +166,7 @@ def open_npz(path: str | Path) -> Dataset:
         DataError: it is damaged, or holds Python objects.
         TypeError, ValueError: other arrays, as `Dataset.from_arrays` raises them.
     """
-    path = Path(path).expanduser()
+    path = _absolute(path)
     if not path.is_file():
         raise DataNotFoundError(f"no file {path}")
     needed, other = ("train_images", "train_labels"), ("test_images", "test_labels", "classes")

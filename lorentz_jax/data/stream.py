@@ -78,7 +78,10 @@ class ReadBatch(NamedTuple):
 def check_grain() -> None:
     """Raise `ValueError`, with what to install, where Grain is absent."""
     if importlib.util.find_spec("grain") is None:
-        raise ValueError("streaming needs the package grain: pip install 'lorentz-jax[stream]'")
+        raise ValueError(
+            "streaming needs the package grain: pip install 'lorentz-jax[stream]', or keep all "
+            "images in memory with --stream off"
+        )
 
 
 @contextlib.contextmanager

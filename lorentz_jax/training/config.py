@@ -182,8 +182,7 @@ class TrainConfig:
     @property
     def run_name(self) -> str:
         """`name`, or else model, dataset and seed."""
-        kind, name = data.split_name(self.dataset)
-        return self.name or f"{self.model}-{Path(name).stem if kind else name}-seed{self.seed}"
+        return self.name or f"{self.model}-{data.short_name(self.dataset)}-seed{self.seed}"
 
     @property
     def path(self) -> Path:

@@ -4,13 +4,14 @@ import dataclasses
 import io
 import pickle
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from lorentz_jax import data
-from lorentz_jax.data import arrays, own
+from lorentz_jax.data import arrays, images, own
 from tests.data import formats
 
 RNG = np.random.default_rng(0)
@@ -371,7 +372,7 @@ def test_a_folder_is_known_by_its_files(folder):
 
 def test_statistics_of_many_images_come_from_a_sample(folder, monkeypatch):
     full = data.load(f"folder:{folder}")
-    monkeypatch.setattr(own.images, "SAMPLE", 6)
+    monkeypatch.setattr(images, "SAMPLE", 6)
     lazy, read = data.load(f"folder:{folder}", memory=0), data.load(f"folder:{folder}")
     assert lazy.mean == read.mean != full.mean
     sampled = full.train_images[np.linspace(0, 23, 6).astype(int)]
@@ -419,6 +420,12 @@ def test_names_of_own_data_are_told_from_others():
     assert data.split_name("npz:~/x.npz") == ("npz", "~/x.npz")
     for name in ("digits", "toy:1.0.0", "folder", ""):
         assert data.split_name(name) == (None, name)
+        assert data.short_name(name) == name
+    assert data.short_name("npz:~/x.y.npz") == "x.y"
+    assert data.short_name("folder:a/b.c/../d.e/") == "d.e"
+    assert data.short_name("folder:.") == Path.cwd().name
+    with pytest.raises(ValueError, match="needs a path after folder:"):
+        data.load("folder:")
 
 
 def test_a_decoder_takes_png_and_jpeg_alone():

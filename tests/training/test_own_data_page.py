@@ -54,7 +54,7 @@ def test_the_page_runs(tmp_path, monkeypatch, capsys):
     ("arguments", "message"),
     [
         (["--dataset", "folder:nowhere"], "no folder "),
-        (["--dataset", "npz:nowhere.npz"], "no file nowhere.npz"),
+        (["--dataset", "npz:nowhere.npz"], "/nowhere.npz"),
         (["--dataset", "digits", "--image-size", "9"], "image_size is for folders and prepared"),
         (["--image-size", "9", "9", "9"], "image_size must be a height and a width, got (9, 9, 9)"),
         (["--image-size", "0"], "every entry of image_size must be at least 1, got 0"),
