@@ -149,9 +149,10 @@ class TrainConfig:
             raise ValueError("stages must name at least one stage")
         for blocks in self.stages:
             _check_integer("every entry of stages", blocks, 1)
-        if self.image_size is not None and len(self.image_size) not in (1, 2):
-            raise ValueError(f"image_size must be a height and a width, got {self.image_size}")
-        for side in self.image_size or ():
+        sides = (1,) if self.image_size is None else self.image_size
+        if not isinstance(sides, tuple) or len(sides) not in (1, 2):
+            raise ValueError(f"image_size must be (height, width) or (side,), got {sides}")
+        for side in sides:
             _check_integer("every entry of image_size", side, 1)
         self._check_combinations()
 

@@ -46,13 +46,9 @@ def decide(config: TrainConfig, dataset: data.Dataset) -> tuple[bool, str]:
     where = "in memory"
     if streamed:
         check_grain()
-        files = isinstance(dataset.train_images, Images)
-        where = (
-            f"streamed by {config.workers} processes"
-            if files and config.workers
-            else ("streamed by threads")
-        )
-    return streamed, f"{dataset.nbytes / GIB:.3g} GiB of pixels {where} ({why})"
+        processes = config.workers if isinstance(dataset.train_images, Images) else 0
+        where = f"streamed by {processes} processes" if processes else "streamed by threads"
+    return streamed, f"data: {dataset.nbytes / 2**20:,.1f} MiB of pixels {where} ({why})"
 
 
 class Feed(Protocol):

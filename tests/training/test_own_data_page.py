@@ -56,7 +56,10 @@ def test_the_page_runs(tmp_path, monkeypatch, capsys):
         (["--dataset", "folder:nowhere"], "no folder "),
         (["--dataset", "npz:nowhere.npz"], "/nowhere.npz"),
         (["--dataset", "digits", "--image-size", "9"], "image_size is for folders and prepared"),
-        (["--image-size", "9", "9", "9"], "image_size must be a height and a width, got (9, 9, 9)"),
+        (
+            ["--image-size", "9", "9", "9"],
+            "image_size must be (height, width) or (side,), got (9, 9, 9)",
+        ),
         (["--image-size", "0"], "every entry of image_size must be at least 1, got 0"),
         (["--workers", "-1"], "workers must be at least 0"),
         (["--data-memory", "0"], "data_memory must be finite and positive"),

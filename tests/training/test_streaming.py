@@ -80,8 +80,8 @@ def test_a_streamed_run_has_the_bits_of_one_in_memory(config, workers, capfd):
     assert "data_wait" not in (config.path / "metrics.jsonl").read_text()
     out, err = capfd.readouterr()
     by = "2 processes" if workers else "threads"
-    assert f"GiB of pixels streamed by {by} (--stream on)" in out
-    assert "GiB of pixels in memory (within --data-memory 4 GiB)" in out
+    assert f"MiB of pixels streamed by {by} (--stream on)" in out
+    assert "MiB of pixels in memory (within --data-memory 4 GiB)" in out
     assert "Traceback" not in err
 
 
@@ -149,11 +149,11 @@ def test_what_is_too_large_for_memory_is_streamed_and_the_dry_run_says_why(confi
     small = dataclasses.replace(config, data_memory=1e-6, dry_run=True)
     run.dry_run(small)
     out = capsys.readouterr().out
-    assert "GiB of pixels streamed by threads (over --data-memory 1e-06 GiB)" in out
+    assert "MiB of pixels streamed by threads (over --data-memory 1e-06 GiB)" in out
     assert "memory of a training step, a batch of images included" in out
     run.dry_run(dataclasses.replace(small, stream="off"))
     out = capsys.readouterr().out
-    assert "GiB of pixels in memory (--stream off)" in out
+    assert "MiB of pixels in memory (--stream off)" in out
     assert "memory of a training step, the training images included" in out
     # Arrays in memory are streamed to the devices by threads, whatever they came from.
     run.dry_run(dataclasses.replace(small, workers=3), data.load(config.dataset))
