@@ -1,6 +1,6 @@
 """Data that does not fit in memory: streamed at a bounded size, killed and resumed to the bit.
 
-`STREAM_GB` in the environment sets the size of the made dataset; the numbers in `docs/train.md`
+`STREAM_GB` in the environment sets the size of the made dataset; the numbers in `docs/own_data.md`
 come from 4. All images in memory would break the bound from 1 on.
 """
 
