@@ -128,9 +128,11 @@ def batches(
                 first = [next(iterator) for _ in range(workers)]
             yield from first
             yield from iterator
-        except (DataError, ValueError):
+        except (DataError, ValueError, MemoryError):
             raise
         except Exception as error:
+            if "RESOURCE_EXHAUSTED" in str(error):  # of a device, which the caller explains
+                raise
             raise DataError(f"a batch cannot be read: {error}") from error
 
     try:

@@ -3,6 +3,7 @@
 import io
 import json
 import shutil
+import struct
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -244,6 +245,14 @@ def test_every_flipped_bit_of_a_tfrecord_file_is_noticed(toy, position):
     content[position] ^= 4
     path.write_bytes(bytes(content))
     with pytest.raises(data.DataError, match=f"{path} is damaged at byte"):
+        load(toy)
+
+
+def test_a_crafted_length_in_a_tfrecord_file_takes_no_memory(toy):
+    path = toy / "toy-train.tfrecord-00000-of-00002"
+    length = struct.pack("<Q", 2**62)
+    path.write_bytes(length + struct.pack("<I", masked_crc(length)) + bytes(100))
+    with pytest.raises(data.DataError, match=f"{path} ends in the middle of the record at byte 0"):
         load(toy)
 
 

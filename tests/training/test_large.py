@@ -134,7 +134,8 @@ def outcome(folder, runs, name):
 
 
 def family(pid):
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    threads = Path(f"/proc/{pid}/task").iterdir()  # each knows the processes that it has started
+    children = [child for thread in threads for child in (thread / "children").read_text().split()]
     return [pid, *(each for child in children for each in family(int(child)))]
 
 
@@ -142,7 +143,7 @@ class Memory:
     """The largest memory of a process and its children, pages that they share counted once."""
 
     def __init__(self, process):
-        self.peak, self._process = 0, process
+        self.peak, self.processes, self._process = 0, 0, process
         self._thread = threading.Thread(target=self._watch)
 
     def __enter__(self):
@@ -156,12 +157,14 @@ class Memory:
         while self._process.poll() is None:
             total = 0
             try:
-                for pid in family(self._process.pid):
+                everyone = family(self._process.pid)
+                for pid in everyone:
                     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
                     total += next(int(x.split()[1]) for x in lines if x.startswith("Pss:"))
             except (OSError, StopIteration):
                 continue  # one of them has just ended
             self.peak = max(self.peak, total * 1024)
+            self.processes = max(self.processes, len(everyone))
             time.sleep(0.2)
 
 
@@ -172,6 +175,7 @@ def straight(large, tmp_path_factory):
     process = start(large, runs, "straight")
     with Memory(process) as memory:
         finish(process)
+    assert memory.processes >= 3  # two readers among them
     return runs, memory.peak
 
 
