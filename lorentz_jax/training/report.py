@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import math
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -240,7 +241,7 @@ FEW = 20  # classes whose counts and names there is room for
 def save_curves(path: Path, history: Sequence[dict[str, Any]], title: str) -> None:
     """Draw loss and accuracy by epoch, from the lines of `metrics.jsonl`, into a PNG."""
     figure = _figure(9, 3.6)
-    figure.suptitle(title)
+    figure.suptitle(title, parse_math=False)  # a dollar in it is one
     held_out = "validation" if "validation_loss" in history[0] else "test"
     epochs = [row["epoch"] for row in history]
     panels = (("loss", "cross-entropy (nats)"), ("accuracy", "accuracy"))
@@ -254,7 +255,7 @@ def save_curves(path: Path, history: Sequence[dict[str, Any]], title: str) -> No
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.grid(alpha=0.3)
         axes.legend()
-    figure.savefig(path, dpi=120)
+    _save(figure, path)
 
 
 def save_confusion(
@@ -277,7 +278,8 @@ def save_confusion(
             if count:
                 colour = "black" if shares[row, column] > 0.5 else "white"
                 axes.text(column, row, count, ha="center", va="center", color=colour, fontsize=8)
-    axes.set(xlabel="predicted class", ylabel="class", title=title)
+    axes.set(xlabel="predicted class", ylabel="class")
+    axes.set_title(title, parse_math=False)
     for axis in (axes.xaxis, axes.yaxis):
         axis.get_major_locator().set_params(integer=True)
     if classes is not None and len(classes) <= FEW:
@@ -285,7 +287,14 @@ def save_confusion(
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_ticks(range(len(names)), names, parse_math=False)
         axes.tick_params(axis="x", labelrotation=0 if len("".join(names)) < 40 else 90)
-    figure.savefig(path, dpi=120)
+    _save(figure, path)
+
+
+def _save(figure: Any, path: Path) -> None:
+    with warnings.catch_warnings():
+        # A script that the font lacks is drawn as boxes; the summary has the names.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        figure.savefig(path, dpi=120)
 
 
 def _figure(width: float, height: float) -> Any:
