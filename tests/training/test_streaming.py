@@ -16,6 +16,7 @@ from lorentz_jax import data
 from lorentz_jax.data import stream
 from lorentz_jax.training import build, checkpoint, devices, feed, loop, packing, run
 from lorentz_jax.training.config import TrainConfig
+from tests.data import formats
 from tests.training.tiny import build_tiny, stand_in
 
 ROOT = Path(__file__).parents[2]
@@ -83,6 +84,20 @@ def test_a_streamed_run_has_the_bits_of_one_in_memory(config, workers, capfd):
     assert f"MiB of pixels streamed by {by} (--stream on)" in out
     assert "MiB of pixels in memory (within --data-memory 4 GiB)" in out
     assert "Traceback" not in err
+
+
+def test_a_prepared_directory_is_streamed_in_the_order_of_its_ids(config, tmp_path):
+    splits = {
+        name: formats.tfds_examples(formats.random_examples(i, n, (4, 4, 1), 3), name)
+        for i, (name, n) in enumerate((("train", 40), ("test", 7)))
+    }
+    features = formats.image_features((4, 4, 1), 3, ids=True)
+    formats.write_tfds(tmp_path, "toy", splits, features, shards=2)
+    memory = dataclasses.replace(config, dataset="toy", data_dir=tmp_path)
+    streamed = dataclasses.replace(memory, name="streamed", stream="on")
+    run.train(memory)
+    run.train(streamed)
+    assert rows(memory) == rows(streamed)
 
 
 def test_a_stopped_run_goes_on_streamed_or_not(config, monkeypatch):
