@@ -113,11 +113,23 @@ def kill_in_training(processes, seconds):
         assert line, processes[0].stderr.read()
     time.sleep(seconds)
     alive = [process.poll() is None for process in processes]
+    everyone = [pid for process in processes for pid in family(process.pid)] if all(alive) else []
     for process in processes:
         process.send_signal(signal.SIGKILL)
     for process in processes:
         process.communicate()
+    end = time.monotonic() + 30
+    while any(map(lives, everyone)):  # who reads for a killed process ends too
+        assert time.monotonic() < end
+        time.sleep(0.2)
     return all(alive)
+
+
+def lives(pid):
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
 
 
 def outcome(folder, runs, name):
