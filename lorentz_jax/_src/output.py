@@ -23,9 +23,7 @@ def write_atomic(path: Path, write: Callable[[Any], object]) -> None:
         ValueError: `path` is there and no regular file: a device must not be replaced.
     """
     target = _target(path)
-    descriptor, temporary = tempfile.mkstemp(
-        prefix=PART, suffix=f"-{path.name}", dir=target.parent
-    )
+    descriptor, temporary = tempfile.mkstemp(prefix=PART, suffix=f"-{path.name}", dir=target.parent)
     os.close(descriptor)
     _parts.add(temporary)
     try:

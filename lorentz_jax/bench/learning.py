@@ -20,9 +20,9 @@ import numpy as np
 import optax
 
 from lorentz_jax import data, metrics
+from lorentz_jax.data.stream import epoch_batches
 from lorentz_jax.training.build import model_maker, network_dtype, preparation
 from lorentz_jax.training.config import TrainConfig
-from lorentz_jax.training.loop import epoch_batches
 from lorentz_jax.training.optimiser import make_optimiser
 from lorentz_jax.training.state import TrainState, init_state, initialiser
 from lorentz_jax.training.step import make_eval_step, make_train_step
@@ -136,7 +136,8 @@ class Trainer:
         """Train, and evaluate on the validation images after every `every` steps."""
         config = self.config
         dataset, held_out = self.dataset.hold_out(config.validation, seed)
-        train_set = jax.device_put((dataset.train_images, dataset.train_labels))
+        held = np.asarray(held_out.images), held_out.labels
+        train_set = jax.device_put((np.asarray(dataset.train_images), dataset.train_labels))
         state, train_step = self._start(rate, seed)
         total = config.epochs * self.steps_per_epoch
         losses: list[float] = []
@@ -150,7 +151,7 @@ class Trainer:
             if diverged:
                 break
             if len(losses) % every == 0 or len(losses) == total:
-                course.append((len(losses), self.accuracy((state.params, state.stats), *held_out)))
+                course.append((len(losses), self.accuracy((state.params, state.stats), *held)))
         seconds = time.perf_counter() - begin
         run = Run(self.name, rate, seed, losses, course, None, diverged, seconds)
         return run, jax.device_get((state.params, state.stats))

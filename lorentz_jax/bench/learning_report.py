@@ -79,7 +79,7 @@ def study(arms: Mapping[str, TrainConfig], settings: Settings, console: Console)
         rate = best_rate(runs, trainer.name)
         for index, run in enumerate(runs):
             if (run.arm, run.rate, run.diverged) == (trainer.name, rate, False):
-                test_set = dataset.test_images, dataset.test_labels
+                test_set = np.asarray(dataset.test_images), dataset.test_labels
                 test = trainer.accuracy(weights[rate, run.seed], *test_set)
                 runs[index] = replace(run, test=test)
     return {

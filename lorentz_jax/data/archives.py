@@ -3,11 +3,12 @@
 import contextlib
 import gzip
 import hashlib
+import math
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator
-from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -72,15 +73,17 @@ def verify(path: Path, archive: Archive) -> None:
 
 def read_cifar10(folder: Path) -> Splits:
     """Read the binary archive of CIFAR-10: `(32, 32, 3)`, 10 classes."""
-    train = [f"data_batch_{i}.bin" for i in range(1, 6)]
+    train = [f"cifar-10-batches-bin/data_batch_{i}.bin" for i in range(1, 6)]
+    test = ["cifar-10-batches-bin/test_batch.bin"]
     path = folder / "cifar-10-binary.tar.gz"
-    return _read_cifar(path, train, ["test_batch.bin"], label_bytes=1, num_classes=10)
+    return _read_cifar(path, train, test, label_bytes=1, num_classes=10)
 
 
 def read_cifar100(folder: Path) -> Splits:
     """Read the binary archive of CIFAR-100: `(32, 32, 3)`, its 100 fine classes."""
-    path = folder / "cifar-100-binary.tar.gz"
-    return _read_cifar(path, ["train.bin"], ["test.bin"], label_bytes=2, num_classes=100)
+    path, inside = folder / "cifar-100-binary.tar.gz", "cifar-100-binary"
+    train, test = [f"{inside}/train.bin"], [f"{inside}/test.bin"]
+    return _read_cifar(path, train, test, label_bytes=2, num_classes=100)
 
 
 def read_fashion_mnist(folder: Path) -> Splits:
@@ -106,15 +109,15 @@ def read_idx(path: Path, ndim: int) -> np.ndarray:
     if not path.exists():
         path = path.with_suffix("")
     with _readable(path), _open(path) as file:
-        content = file.read()
+        content = _Limited(file, path, _LARGEST_IDX).read()
     header = 4 + 4 * ndim
     if len(content) < header or content[:4] != bytes([0, 0, 8, ndim]):
         raise DataError(f"{path} is no IDX file of bytes with {ndim} axes")
-    shape = np.frombuffer(content, ">u4", ndim, offset=4).astype(np.int64)
-    if len(content) - header != shape.prod():
+    shape = np.frombuffer(content, ">u4", ndim, offset=4).tolist()
+    if len(content) - header != math.prod(shape):
         raise DataError(
             f"{path} holds {len(content) - header} bytes of data, "
-            f"its header announces {shape.prod()}"
+            f"its header announces {math.prod(shape)}"
         )
     return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
 
@@ -124,14 +127,19 @@ def _read_cifar(
 ) -> Splits:
     """Read the records of every file in turn: labels, the fine one last, and pixels.
 
-    Their order is that of the ids in tensorflow-datasets.
+    Their order is that of the ids in tensorflow-datasets. No other member of the archive is read,
+    and no link followed.
     """
     contents: dict[str, bytes] = {}
-    with _readable(path), tarfile.open(path, "r:gz") as archive:
-        for member in archive:
-            file = archive.extractfile(member) if member.isfile() else None
-            if file is not None:
-                contents[PurePosixPath(member.name).name] = file.read()
+    with _readable(path), gzip.open(path, "rb") as whole:
+        limited: Any = _Limited(whole, path, _LARGEST_TAR)
+        with tarfile.open(fileobj=limited, mode="r|") as archive:
+            for member in archive:
+                if member.name in contents:
+                    raise DataError(f"{path} holds {member.name} twice")
+                if member.name in {*train, *test} and member.isreg():
+                    file = archive.extractfile(member)
+                    contents[member.name] = file.read() if file is not None else b""
     record = label_bytes + 32 * 32 * 3
 
     def split(names: list[str]) -> Split:
@@ -146,6 +154,21 @@ def _read_cifar(
         return Split(np.ascontiguousarray(images), data[:, label_bytes - 1].astype(np.int32))
 
     return Splits(split(train), split(test), num_classes)
+
+
+class _Limited:
+    """A binary file that is refused when more than `limit` bytes come out of it."""
+
+    def __init__(self, file: Any, path: Path, limit: int) -> None:
+        self._file, self._path, self._limit, self._left = file, path, limit, limit
+
+    def read(self, size: int = -1) -> bytes:
+        """Return the next bytes, all of them without a size."""
+        content = self._file.read(self._left + 1 if size < 0 else min(size, self._left + 1))
+        self._left -= len(content)
+        if self._left < 0:
+            raise DataError(f"{self._path} unfolds to more than {self._limit:,} bytes")
+        return content
 
 
 def _is_idx(name: str) -> bool:
@@ -167,6 +190,7 @@ def _readable(path: Path) -> Iterator[None]:
         raise DataError(f"{path} cannot be read: {error}") from error
 
 
+_LARGEST_TAR, _LARGEST_IDX = 256 * 2**20, 64 * 2**20  # the official ones have 185 and 47 MB
 _CIFAR_URL = "https://www.cs.toronto.edu/~kriz/"
 _FASHION_URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
 _FASHION_SHA256 = {

@@ -19,7 +19,16 @@ def default_data_dir() -> Path:
     return Path(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
 
 
-def read_splits(name: str, data_dir: Path, *, check: bool, download: bool) -> Splits:
+def read_splits(
+    name: str,
+    data_dir: Path,
+    *,
+    check: bool,
+    download: bool,
+    size: tuple[int, int] | None = None,
+    memory: int | None = None,
+    limit: int | None = None,
+) -> Splits:
     """Return the arrays of a dataset from the first source that has it.
 
     A source that is there but damaged is an error: no other one stands in for it.
@@ -29,21 +38,25 @@ def read_splits(name: str, data_dir: Path, *, check: bool, download: bool) -> Sp
         data_dir: where to look, and where a download goes.
         check: compare official archives with their checksums.
         download: fetch archives that are missing.
+        size, memory, limit: as for `prepared.read`.
 
     Raises:
-        ValueError: an unknown name that is not prepared in `data_dir` either.
+        ValueError: an unknown name that is not prepared in `data_dir` either, or a `size` for an
+            official archive.
         DataNotFoundError: no source has it.
         DataError: a damaged or incomplete source.
     """
     directory = prepared.find(data_dir, name)
     if directory is not None:
-        return prepared.read(directory)
+        return prepared.read(directory, size, memory, limit)
     if name not in SOURCES:
         known = ", ".join(sorted({*SOURCES, "digits"}))
         raise ValueError(
             f"unknown dataset {name!r}; known: {known}, or any image dataset that "
             f"tensorflow-datasets has prepared in {data_dir}"
         )
+    if size is not None:
+        raise ValueError(f"image_size is for folders and prepared datasets, not for {name}")
     source = SOURCES[name]
     folder = _complete(name, source, data_dir, download)
     if check:

@@ -1,9 +1,8 @@
 """Directories that tensorflow-datasets prepared, read without TensorFlow."""
 
 import contextlib
-import io
+import math
 import re
-import struct
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,10 +11,18 @@ from typing import Any
 import numpy as np
 
 from lorentz_jax.data.dataset import DataError, Split, Splits, in_order
+from lorentz_jax.data.examples import (
+    RecordReader,
+    check_class_names,
+    check_size,
+    decode_image,
+    parser,
+)
+from lorentz_jax.data.images import MODES, Images
+from lorentz_jax.data.tfrecord import read_tfrecord
 
 _NAME = re.compile(r"(?P<name>\w+)(?:/(?P<config>\w[\w.+-]*))?(?::(?P<version>\d+\.\d+\.\d+))?")
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
-_MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}  # Pillow's names by number of channels
 _TEST_SPLITS = ("test", "validation")
 
 
@@ -56,11 +63,23 @@ def find(data_dir: Path, name: str) -> Path | None:
     return None
 
 
-def read(directory: Path) -> Splits:
+def read(
+    directory: Path,
+    size: tuple[int, int] | None = None,
+    memory: int | None = None,
+    limit: int | None = None,
+) -> Splits:
     """Read a prepared image-classification dataset with the features `image` and `label`.
 
     The test split is `test` or, where there is none, `validation`. Examples are sorted by the
     feature `id` where there is one, else as `in_order` does.
+
+    Args:
+        directory: holds its files.
+        size: `(height, width)` to bring the images to; by default they must have one size.
+        memory: leave images that take more than so many bytes in their array_record files. Without
+            a feature `id` they then have the order of the files.
+        limit: count only so many training images in that.
 
     Raises:
         DataError: missing or damaged files.
@@ -75,8 +94,17 @@ def read(directory: Path) -> Splits:
             f"{directory} needs a split train and a split test or validation, "
             f"it has {', '.join(info.splits)}"
         )
-    train_split, test_split = _read_split(builder, "train"), _read_split(builder, test)
-    return Splits(train_split, test_split, info.features["label"].num_classes)
+    label = info.features["label"]
+    named = label.names and len(label.names) == label.num_classes
+    classes = tuple(label.names) if named else None
+    read_split = _read_split
+    if memory is not None and info.file_format.value == "array_record":
+        count = min(limit or math.inf, info.splits["train"].num_examples)
+        pixels = math.prod(_shape(builder, size))
+        if pixels * (count + info.splits[test].num_examples) > memory:
+            read_split = _leave_split
+    train_split, test_split = read_split(builder, "train", size), read_split(builder, test, size)
+    return Splits(train_split, test_split, label.num_classes, classes)
 
 
 def _open(directory: Path) -> Any:
@@ -84,6 +112,7 @@ def _open(directory: Path) -> Any:
     for file in ("dataset_info.json", "features.json"):
         if not (directory / file).is_file():
             raise DataError(f"{directory} is incomplete: it holds no {file}")
+    check_class_names(directory / "features.json")
     # It takes over a second to import, so only those who use it pay.
     import tensorflow_datasets as tfds
 
@@ -107,7 +136,7 @@ def _check_features(directory: Path, features: Any) -> None:
             f"it has {', '.join(sorted(names))}"
         )
     shape, dtype = names["image"].shape, np.dtype(names["image"].np_dtype)
-    if dtype != np.uint8 or shape[-1] not in _MODES:
+    if dtype != np.uint8 or shape[-1] not in MODES:
         raise ValueError(
             f"{directory} needs uint8 images of 1 to 4 channels, "
             f"it has {dtype} images of shape {shape}"
@@ -116,35 +145,54 @@ def _check_features(directory: Path, features: Any) -> None:
         raise ValueError(f"{directory} does not say how many classes it has")
 
 
-def _read_split(builder: Any, split: str) -> Split:
+def _read_split(builder: Any, split: str, size: tuple[int, int] | None) -> Split:
     """Read all examples of a split, decoded and in order."""
-    import tensorflow_datasets as tfds
-
     info, images, ids = builder.info, None, []
     channels, count = info.features["image"].shape[-1], info.splits[split].num_examples
     labels = np.empty(count, np.int32)
-    # Only these are parsed, whatever else an example holds.
-    keys = [key for key in ("id", "image", "label") if key in info.features]
-    features = tfds.features.FeaturesDict({key: info.features[key] for key in keys})
-    packed = {"image": tfds.decode.SkipDecoding()}
+    parse = parser(info.features, "id", "image", "label")
     for i, (path, record) in enumerate(_records(builder, split)):
-        try:
-            example: Any = features.deserialize_example_np(record, decoders=packed)
-            image = _decode(example["image"], channels)
-        except Exception as error:  # of whatever kind the parsers of examples and images have
-            raise DataError(f"{path} holds an example that cannot be decoded: {error}") from error
+        example = parse(path, record)
+        image = decode_image(path, example, channels, size)
         if images is None:
             images = np.empty((count, *image.shape), np.uint8)
-        if image.shape != images.shape[1:]:
-            raise ValueError(
-                f"{builder.data_dir} holds images of several sizes, {images.shape[1:]} and "
-                f"{image.shape}: they must be resized to one"
-            )
+        check_size(builder.data_dir, image.shape, images.shape[1:])
         images[i], labels[i] = image, example["label"]
         ids.append(example.get("id"))
     if images is None:
         raise DataError(f"{builder.data_dir} holds no example of the split {split}")
-    return in_order(Split(images, labels), np.array(ids) if "id" in keys else None)
+    return in_order(Split(images, labels), np.array(ids) if "id" in info.features else None)
+
+
+def _leave_split(builder: Any, split: str, size: tuple[int, int] | None) -> Split:
+    """Read labels and ids of a split, and leave the images where they are."""
+    info, labels, ids = builder.info, [], []
+    parse = parser(info.features, "id", "label")
+    for path, record in _records(builder, split):
+        example = parse(path, record)
+        labels.append(example["label"])
+        ids.append(example.get("id"))
+    if not labels:
+        raise DataError(f"{builder.data_dir} holds no example of the split {split}")
+    rows = np.arange(len(labels))
+    if "id" in info.features and len(np.unique(ids)) == len(ids):
+        rows = np.argsort(np.array(ids), kind="stable")
+    shape = _shape(builder, size)
+    reader = RecordReader(Path(builder.data_dir), info.splits[split].filepaths, shape, size)
+    return Split(Images(reader, shape, rows), np.array(labels, np.int32)[rows])
+
+
+def _shape(builder: Any, size: tuple[int, int] | None) -> tuple[int, int, int]:
+    """The shape of every image: as announced, or that of the first one."""
+    info: Any = builder.info
+    height, width, channels = info.features["image"].shape
+    if size is not None:
+        height, width = size
+    if height is None or width is None:
+        path, record = next(_records(builder, "train"))
+        example = parser(info.features, "image")(path, record)
+        height, width = decode_image(path, example, channels, None).shape[:2]
+    return height, width, channels
 
 
 def _records(builder: Any, split: str) -> Iterator[tuple[Path, bytes]]:
@@ -153,8 +201,6 @@ def _records(builder: Any, split: str) -> Iterator[tuple[Path, bytes]]:
     Raises:
         DataError: a missing or damaged file, or one with another number of examples than announced.
     """
-    import tensorflow_datasets as tfds
-
     file_format = builder.info.file_format.value
     if file_format not in ("array_record", "tfrecord"):
         raise ValueError(
@@ -165,18 +211,8 @@ def _records(builder: Any, split: str) -> Iterator[tuple[Path, bytes]]:
         path, count = Path(path), 0
         if not path.is_file():
             raise DataError(f"{builder.data_dir} is incomplete: it holds no {path.name}")
-        if file_format == "tfrecord":
-            records: Any = read_tfrecord(path)
-        else:
-            raw = tfds.decode.DeserializeMethod.RAW_BYTES
-            try:
-                source = builder.as_data_source(f"{split}[{i}shard]", deserialize_method=raw)
-                records = source.__getitems__(list(range(len(source))))
-            except (RuntimeError, IndexError) as error:
-                raise DataError(f"{path} cannot be read: {error}") from error
-            except ImportError as error:
-                raise DataError(f"{path} needs the package array_record: {error}") from error
-        for record in records:
+        tfrecord = file_format == "tfrecord"
+        for record in read_tfrecord(path) if tfrecord else _array_records(builder, split, i, path):
             count += 1
             if count > expected:
                 break
@@ -186,13 +222,19 @@ def _records(builder: Any, split: str) -> Iterator[tuple[Path, bytes]]:
             raise DataError(f"{path} holds {more} examples where {expected} are announced")
 
 
-def _decode(content: bytes, channels: int) -> np.ndarray:
-    """Decode a PNG or JPEG image to uint8 `(height, width, channels)`."""
-    from PIL import Image
+def _array_records(builder: Any, split: str, shard: int, path: Path) -> Iterator[bytes]:
+    import tensorflow_datasets as tfds
 
-    with Image.open(io.BytesIO(content)) as image:
-        pixels = np.asarray(image.convert(_MODES[channels]))
-    return pixels.reshape(*pixels.shape[:2], channels)
+    raw = tfds.decode.DeserializeMethod.RAW_BYTES
+    try:
+        source = builder.as_data_source(f"{split}[{shard}shard]", deserialize_method=raw)
+        for start in range(0, len(source), 1024):
+            stop = min(start + 1024, len(source))
+            yield from source.__getitems__(list(range(start, stop)))
+    except (RuntimeError, IndexError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
+    except ImportError as error:
+        raise DataError(f"{path} needs the package array_record: {error}") from error
 
 
 def _leave_gpu() -> None:
@@ -211,40 +253,3 @@ def _versions(root: Path) -> list[Path]:
     """The version directories, oldest first."""
     versions = [path for path in _folders(root) if _VERSION.fullmatch(path.name)]
     return sorted(versions, key=lambda path: [int(part) for part in path.name.split(".")])
-
-
-# --- TFRECORD files -------------------------------------------------------------------------
-
-_HEADER = struct.Struct("<QI")  # length, its checksum
-_FOOTER = struct.Struct("<I")  # checksum of the record
-_MASK_DELTA = 0xA282EAD8
-
-
-def read_tfrecord(path: Path) -> Iterator[bytes]:
-    """Yield the records of a TFRECORD file, with their checksums verified.
-
-    Raises:
-        DataError: the file is torn or altered.
-    """
-    with path.open("rb") as file:
-        while header := file.read(_HEADER.size):
-            position = file.tell() - len(header)
-            if len(header) < _HEADER.size:
-                raise DataError(f"{path} ends in the middle of the record at byte {position}")
-            length, checksum = _HEADER.unpack(header)
-            if masked_crc(header[:8]) != checksum:
-                raise DataError(f"{path} is damaged at byte {position}: wrong checksum of a length")
-            record, footer = file.read(length), file.read(_FOOTER.size)
-            if len(record) < length or len(footer) < _FOOTER.size:
-                raise DataError(f"{path} ends in the middle of the record at byte {position}")
-            if masked_crc(record) != _FOOTER.unpack(footer)[0]:
-                raise DataError(f"{path} is damaged at byte {position}: wrong checksum of a record")
-            yield record
-
-
-def masked_crc(content: bytes) -> int:
-    """Return the format's checksum: CRC-32C, rotated by 15 bits, plus a constant."""
-    import google_crc32c
-
-    crc = google_crc32c.value(content)
-    return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF

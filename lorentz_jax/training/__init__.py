@@ -1,8 +1,9 @@
 """Training runs: settings, steps, loop, checkpoints and reports.
 
 `train(config)` does in Python or a notebook what `train.py` does on the command line: the same
-files in `runs/<name>/`, the same printed lines, the same bits. Every flag of `train.py` is a field
-of `TrainConfig`, and `TrainConfig(**RECIPES[name])` is what `--recipe` sets.
+files in `runs/<name>/`, the same printed lines, the same bits. `train(config, dataset)` does it
+with data of your own. Every flag of `train.py` is a field of `TrainConfig`, and
+`TrainConfig(**RECIPES[name])` is what `--recipe` sets.
 """
 
 from lorentz_jax._src.extras import require

@@ -133,7 +133,7 @@ def restore(
     Args:
         root: the folder of checkpoints.
         like: a state with the expected arrays, on the devices that the restored ones go to.
-        expected: `{"config": ..., "classes": ...}` as in the meta data.
+        expected: `{"config": ..., "classes": ..., "data": ...}` as in the meta data.
 
     Returns:
         `(state, meta)`, or None if there is no checkpoint at all.
@@ -239,9 +239,10 @@ def refuse_mismatch(
             f"{file} has format version {meta['version']}, this program reads {VERSION}"
         )
     there, here = decisive(meta["config"]), expected["config"]
+    known = [name for name in ("classes", "data") if name in meta and name in expected]
     found = [
         *differences(there, here),
-        *differences({"classes": meta["classes"]}, {"classes": expected["classes"]}),
+        *differences(*({name: of[name] for name in known} for of in (meta, expected))),
         *differences(meta["arrays"], packing.describe(packing.flatten(like))),
     ]
     if found:

@@ -10,6 +10,7 @@ from typing import Any, Literal, Self, get_args, get_origin
 
 import numpy as np
 
+from lorentz_jax import data
 from lorentz_jax.models import ModelName
 
 
@@ -28,7 +29,8 @@ class TrainConfig:
     """
 
     dataset: str = "digits"
-    """`digits` (no download), `cifar10`, `cifar100`, `fashion_mnist`, or any prepared dataset."""
+    """`digits` (no download), `cifar10`, `cifar100`, `fashion_mnist`, any prepared dataset,
+    `folder:PATH` (PNG or JPEG files by class, perhaps in train/ and test/) or `npz:PATH`."""
     data_dir: Path | None = None
     """Folder of the datasets; by default `$TFDS_DATA_DIR` or `~/tensorflow_datasets`."""
     verify: bool = True
@@ -42,6 +44,17 @@ class TrainConfig:
     """Move each training image at random by up to N pixels; by default as usual for the dataset."""
     flip: bool | None = None
     """Mirror half of the training images; by default as usual for the dataset."""
+
+    image_size: tuple[int, ...] | None = None
+    """Bring the images of a folder or of a prepared dataset to this height and width, or square.
+    They are scaled until they cover it, and cut to their middle."""
+    stream: Literal["auto", "on", "off"] = "auto"
+    """Read images from their files step by step, or all of them into memory at the start. `auto`
+    streams what takes more than `data_memory`. It needs the extra `stream`."""
+    data_memory: float = 4.0
+    """Largest size in GiB of all pixels, as bytes, that are kept in the memory of each device."""
+    workers: int = 2
+    """Processes that read and decode streamed images; 0 for threads of this one."""
 
     model: ModelName = "lorentz"
     """Network; `hcnn-paper` is HCNN as its authors implement it."""
@@ -146,6 +159,11 @@ class TrainConfig:
             raise ValueError("stages must name at least one stage")
         for blocks in self.stages:
             _check_integer("every entry of stages", blocks, 1)
+        sides = (1,) if self.image_size is None else self.image_size
+        if not isinstance(sides, tuple) or len(sides) not in (1, 2):
+            raise ValueError(f"image_size must be (height, width) or (side,), got {sides}")
+        for side in sides:
+            _check_integer("every entry of image_size", side, 1)
         self._check_combinations()
 
     def _check_combinations(self) -> None:
@@ -175,12 +193,17 @@ class TrainConfig:
     @property
     def run_name(self) -> str:
         """`name`, or else model, dataset and seed."""
-        return self.name or f"{self.model}-{self.dataset}-seed{self.seed}"
+        return self.name or f"{self.model}-{data.short_name(self.dataset)}-seed{self.seed}"
 
     @property
     def path(self) -> Path:
         """The folder of the run."""
         return Path(self.run_dir) / self.run_name
+
+    @property
+    def image_shape(self) -> tuple[int, int] | None:
+        """Height and width of `image_size`."""
+        return None if self.image_size is None else (self.image_size[0], self.image_size[-1])
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as plain JSON values."""
@@ -199,7 +222,8 @@ class TrainConfig:
             parts = [f"it lacks {', '.join(sorted(lacking))}"] if lacking else []
             parts += [f"unknown fields {', '.join(sorted(unknown))}"] if unknown else []
             raise TypeError(f"these are settings of another version: {'; '.join(parts)}")
-        tuples = {field: tuple(values[field]) for field in ("stages", "milestones")}
+        names = ("stages", "milestones", "image_size")
+        tuples = {field: tuple(values[field]) for field in names if values[field] is not None}
         paths = {field: Path(values[field]) for field in _PATHS if values[field] is not None}
         return cls(**{**values, **tuples, **paths})
 
@@ -211,14 +235,18 @@ class TrainConfig:
 def decisive(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a config's JSON that decides the numbers.
 
-    `epochs` is in it only if the learning rate depends on it.
+    `epochs` is in it only if the learning rate depends on it. Of a user's own data it has the kind
+    alone, wherever they lie: a checkpoint knows them by their fingerprint.
     """
     epochs = set() if values.get("schedule", "cosine") == "cosine" else {"epochs"}
-    return {field: v for field, v in values.items() if field not in INDIFFERENT | epochs}
+    decides = {field: v for field, v in values.items() if field not in INDIFFERENT | epochs}
+    name = str(values.get("dataset"))
+    return decides | {"dataset": data.split_name(name)[0] or name}
 
 
 INDIFFERENT = frozenset(
-    {"data_dir", "verify", "name", "run_dir", "overwrite", "resume", "keep", "checkpoint_every"}
+    {"data_dir", "verify", "image_size", "stream", "data_memory", "workers"}
+    | {"name", "run_dir", "overwrite", "resume", "keep", "checkpoint_every"}
     | {"export", "tensorboard", "log_radius", "diagnostics", "profile", "dry_run"}
     | {"device", "multihost", "compilation_cache", "join_timeout"}
     # A run that stopped at a bad step can go on past it.
@@ -231,13 +259,13 @@ _PATHS = ("data_dir", "run_dir", "init_from", "compilation_cache")
 _LEAST = {
     **dict.fromkeys(("epochs", "batch_size", "width", "keep", "limit", "checkpoint_every"), 1),
     "join_timeout": 1,
-    **dict.fromkeys(("seed", "validation", "skip_nonfinite", "shift"), 0),
+    **dict.fromkeys(("seed", "validation", "skip_nonfinite", "shift", "workers"), 0),
 }
 """Fields with whole numbers, and the smallest of them."""
 
 _RANGES = {
     "kappa": (lambda x: x > 0, "positive (the curvature is -kappa)"),
-    "lr": (lambda x: x > 0, "positive"),
+    **dict.fromkeys(("lr", "data_memory"), (lambda x: x > 0, "positive")),
     "momentum": (lambda x: 0 <= x < 1, "in [0, 1)"),
     "weight_decay": (lambda x: x >= 0, "at least 0"),
     "max_turn": (lambda x: x > 0, "positive, or None for no limit"),

@@ -40,6 +40,25 @@ class Placement(NamedTuple):
         """Split arrays, equal in every process, over the devices by their first axis."""
         return tuple(put(array, self.batch) for array in arrays)
 
+    def local_rows(self, size: int) -> np.ndarray:
+        """Return the rows of a batch of `size` that lie on the devices of this process."""
+        rows = np.arange(size)
+        if self.batch is None:
+            return rows
+        parts = self.batch.addressable_devices_indices_map((size,)).values()
+        return np.unique(np.concatenate([rows[part] for part in parts]))
+
+    def join(self, size: int, local: np.ndarray) -> jax.Array:
+        """Split an array over the devices of which this process has only its `local_rows`."""
+        if self.batch is None:
+            return jax.device_put(local)
+        rows, everyone = self.local_rows(size), np.arange(size)
+
+        def part(index: Any) -> np.ndarray:
+            return local[np.searchsorted(rows, everyone[index[0]])]
+
+        return jax.make_array_from_callback((size, *local.shape[1:]), self.batch, part)
+
 
 def start(config: TrainConfig) -> None:
     """Ready JAX for the run, before anything is computed.

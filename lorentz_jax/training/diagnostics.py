@@ -15,7 +15,7 @@ from lorentz_jax.models import ResNet
 from lorentz_jax.nn import resolve_kappa
 from lorentz_jax.optim import leaf_name
 from lorentz_jax.training.state import flatten, merge
-from lorentz_jax.training.step import Prepare, Step
+from lorentz_jax.training.step import Prepare, Step, pick
 
 Choice = Callable[[Sequence[str]], bool]
 """Tells by the parts of its path whether to look at a layer."""
@@ -60,7 +60,7 @@ def make_radius_step(
     """
 
     def radii(params, stats, images, indices, kappa=None):
-        model, batch = merge(graphdef, params, stats), prepare(None, images[indices])
+        model, batch = merge(graphdef, params, stats), prepare(None, pick(images, indices))
         kappa = _network_kappa(model, kappa)
         _, outputs = _capture(model, batch, kappa, layers, dtype, train=False)
         return {
@@ -97,7 +97,7 @@ def make_diagnostic_step(
     """
 
     def diagnose(params, stats, images, labels, indices, key, kappa=None):
-        batch, targets = prepare(key, images[indices]), labels[indices]
+        batch, targets = prepare(key, pick(images, indices)), pick(labels, indices)
 
         def loss_fn(params):
             model = merge(graphdef, params, stats)

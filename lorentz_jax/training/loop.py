@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-import numpy as np
 from tqdm import tqdm
 
 from lorentz_jax.metrics import ratio
@@ -59,13 +58,6 @@ class Progress:
             self.best = {"epoch": row["epoch"], "step": row["step"], "accuracy": accuracy}
 
 
-def epoch_batches(seed: int, epoch: int, count: int, batch_size: int) -> np.ndarray:
-    """Return the indices `(count // batch_size, batch_size)` of an epoch, shuffled by the seed."""
-    order = np.random.default_rng((seed, epoch)).permutation(count).astype(np.int32)
-    steps = count // batch_size
-    return order[: steps * batch_size].reshape(steps, batch_size)
-
-
 @dataclasses.dataclass
 class Loop:
     """The rest of a run.
@@ -104,11 +96,12 @@ class Loop:
             disable=None if is_main() and sys.stderr is not None else True,
         )
         folder = config.path / "profile" if config.profile and is_main() else None
-        with self.bar, Profile(folder) as self.profile:
+        feeding = self.program.feed.train(done, config.epochs * plan.steps_per_epoch)
+        with self.bar, Profile(folder) as self.profile, feeding as self.batches:
             for epoch in range(progress.epoch, config.epochs + 1):
-                start = time.perf_counter()
+                start, waited = time.perf_counter(), self.program.feed.waited
                 state = self._train_epoch(state)
-                row = self._evaluate_epoch(state, epoch, start)
+                row = self._evaluate_epoch(state, epoch, start, waited)
                 if is_main():
                     self.bar.write(epoch_line(row, config.epochs))
                 progress.finish_epoch(row)
@@ -120,19 +113,17 @@ class Loop:
 
     def _train_epoch(self, state: TrainState) -> TrainState:
         """Take the steps of the current epoch that are left."""
-        plan, progress = self.program.plan, self.progress
-        count, every = len(plan.dataset.train_labels), self.config.checkpoint_every
-        batches = epoch_batches(self.config.seed, progress.epoch, count, plan.batch_size)
-        before = (progress.epoch - 1) * plan.steps_per_epoch
+        steps, progress = self.program.plan.steps_per_epoch, self.progress
+        every, before = self.config.checkpoint_every, (progress.epoch - 1) * steps
         pending = None
-        for position in range(len(progress.losses), len(batches)):
+        for position in range(len(progress.losses), steps):
             step = before + position + 1
             self.profile.at_step()
-            state, current = self.program.train(state, batches[position])
+            state, current = self.program.train(state, next(self.batches))
             if pending is not None:
                 self._record(step - 1, pending)
             pending = current  # read one step late, so that the device never waits for the host
-            if position + 1 == len(batches):
+            if position + 1 == steps:
                 continue  # the epoch's own checkpoint is next
             stop = self.stop(step)
             if stop or (every is not None and step % every == 0):
@@ -142,7 +133,7 @@ class Loop:
             if stop:
                 self._terminate(step)
         if pending is not None:
-            self._record(before + len(batches), pending)
+            self._record(before + steps, pending)
         return state
 
     def _record(self, step: int, result: StepMetrics) -> None:
@@ -169,10 +160,16 @@ class Loop:
         self.bar.set_postfix(loss=f"{loss:.3f}", accuracy=f"{accuracy:.3f}", refresh=False)
         self.bar.update(images)
 
-    def _evaluate_epoch(self, state: TrainState, epoch: int, start: float) -> dict[str, Any]:
+    def _evaluate_epoch(
+        self, state: TrainState, epoch: int, start: float, waited: float | None
+    ) -> dict[str, Any]:
         """Evaluate the network after an epoch; returns a row of `metrics.jsonl`."""
         plan, progress = self.program.plan, self.progress
-        trained = time.perf_counter()
+        trained, now = time.perf_counter(), self.program.feed.waited
+        if now is None or waited is None:
+            wait = {}
+        else:
+            wait = {"data_wait": (now - waited) / (trained - start)}
         split = "validation" if self.config.validation else "test"
         result = self.program.evaluate(state.params, state.stats, split)
         step = epoch * plan.steps_per_epoch
@@ -180,11 +177,7 @@ class Loop:
             self._fail(f"the {split} loss after step {step} is {result['loss']}")
         losses = [loss for loss in progress.losses if loss is not None]
         measured = {"radius": self.program.radii(state.params, state.stats)}
-        if self.config.diagnostics:
-            # Always the batch that the run began with, so that epochs can be compared.
-            count = len(plan.dataset.train_labels)
-            batch = epoch_batches(self.config.seed, 1, count, plan.batch_size)[0]
-            measured["diagnostics"] = self.program.diagnose(state, batch)
+        measured["diagnostics"] = self.program.diagnose(state)
         return {
             "epoch": epoch,
             "step": step,
@@ -197,6 +190,7 @@ class Loop:
             # A skipped step does not move the schedule.
             "lr": float(self.program.schedule(max(step - 1 - progress.skipped, 0))),
             "skipped_steps": len(progress.losses) - len(losses),
+            **wait,
             **{name: values for name, values in measured.items() if values},
             "train_seconds": trained - start,
             "eval_seconds": time.perf_counter() - trained,
@@ -205,6 +199,7 @@ class Loop:
     def _save(self, state: TrainState) -> None:
         meta = {
             "config": self.config.to_json(),
+            "data": self.program.plan.fingerprint,
             **facts(self.program.plan.dataset),
             "progress": dataclasses.asdict(self.progress),
             "versions": versions(),

@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import math
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ def describe_plan(config: TrainConfig, plan: Plan) -> str:
     lines = [
         f"{plan.dataset.name}: {count} training, {validation}"
         f"{len(plan.dataset.test_labels)} test images",
+        plan.storage,
         f"augmentation: moved by up to {shift} pixels{', half of them mirrored' if flip else ''}",
         f"{config.model}: {plan.parameters:,} parameters, "
         f"{describe_decay(plan.state.params, config)}",
@@ -47,8 +49,9 @@ def describe_step(config: TrainConfig, program: Program, loss: float, seconds: f
     """Say what a training step costs, in a few lines."""
     memory, steps = program_bytes(program.train_step), program.plan.steps_per_epoch
     size = "unknown" if memory is None else f"{memory / 2**20:.1f} MiB a device"
+    images = "a batch of" if program.plan.streamed else "the training"
     return (
-        f"memory of a training step, the training images included: {size}\n"
+        f"memory of a training step, {images} images included: {size}\n"
         f"{steps} steps an epoch, {steps * config.epochs} in all\n"
         f"compiled in {program.compile_seconds:.1f} s; one step: {seconds:.3f} s, loss {loss:.4f}"
     )
@@ -58,6 +61,7 @@ def epoch_line(row: dict[str, Any], epochs: int) -> str:
     """Return a row of `metrics.jsonl` as a line for people."""
     split = "validation" if "validation_loss" in row else "test"
     skipped = f"  skipped {row['skipped_steps']}" if row["skipped_steps"] else ""
+    wait = f"  data wait {100 * row['data_wait']:.1f} %" if "data_wait" in row else ""
     train_loss, train_accuracy, loss, accuracy = (
         format_metric(row[f"{part}_{name}"])
         for part in ("train", split)
@@ -67,7 +71,7 @@ def epoch_line(row: dict[str, Any], epochs: int) -> str:
         f"epoch {row['epoch']:>{len(str(epochs))}}/{epochs}"
         f"  loss {train_loss}  accuracy {train_accuracy}"
         f"  {split} loss {loss}  {split} accuracy {accuracy}"
-        f"  lr {row['lr']:.2g}{skipped}  {row['train_seconds'] + row['eval_seconds']:.1f} s"
+        f"  lr {row['lr']:.2g}{skipped}{wait}  {row['train_seconds'] + row['eval_seconds']:.1f} s"
     )
 
 
@@ -86,11 +90,15 @@ def summarise_run(
     last, reported, device = history[-1], history[epoch - 1], jax.devices()[0]
     names = ("validation_accuracy", "validation_loss")
     validation = {name: reported[name] for name in names if name in reported}
+    train_seconds = math.fsum(row["train_seconds"] for row in history)
+    waits = [row["data_wait"] * row["train_seconds"] for row in history if "data_wait" in row]
+    classes = program.plan.dataset.classes
     return {
         "test_accuracy": test["accuracy"],
         "test_loss": test["loss"],
         "test_count": test["count"],
         "test_class_accuracy": test["class_accuracy"],
+        **({} if classes is None else {"classes": list(classes)}),
         **validation,
         "selected_epoch": epoch,
         "train_loss": last["train_loss"],
@@ -103,8 +111,10 @@ def summarise_run(
         "seconds": seconds,
         "build_seconds": program.plan.build_seconds,
         "compile_seconds": program.compile_seconds,
-        "train_seconds": math.fsum(row["train_seconds"] for row in history),
+        "train_seconds": train_seconds,
         "eval_seconds": math.fsum(row["eval_seconds"] for row in history),
+        **({"data_wait": math.fsum(waits) / train_seconds} if waits else {}),
+        "data": program.plan.fingerprint,
         "device": f"{device.platform}: {device.device_kind}",
         "devices": program.plan.placement.devices,
         "versions": run_directory.versions(),
@@ -121,7 +131,7 @@ def write_results(
     """Write the pictures and, last, `summary.json`, which marks a finished training."""
     save_curves(config.path / "curves.png", history, config.run_name)
     title = f"{config.run_name}: test accuracy {format_metric(summary['test_accuracy'])}"
-    save_confusion(config.path / "confusion.png", confusion, title)
+    save_confusion(config.path / "confusion.png", confusion, title, summary.get("classes"))
     run_directory.write_json(config.path / "summary.json", summary)
 
 
@@ -137,6 +147,7 @@ def export_run(
         "dataset": config.dataset,
         "test_accuracy": summary["test_accuracy"],
         "epoch": summary["selected_epoch"],
+        **{name: summary[name] for name in ("classes",) if name in summary},
         "config": config.to_json(),
     }
     path = config.path / "compiled.npz"
@@ -225,12 +236,13 @@ class Profile:
 
 # Blue and vermilion of the Okabe-Ito palette: distinct for every common colour vision.
 TRAIN, HELD_OUT = "#0072B2", "#D55E00"
+FEW = 20  # classes whose counts and names there is room for
 
 
 def save_curves(path: Path, history: Sequence[dict[str, Any]], title: str) -> None:
     """Draw loss and accuracy by epoch, from the lines of `metrics.jsonl`, into a PNG."""
     figure = _figure(9, 3.6)
-    figure.suptitle(title)
+    figure.suptitle(title, parse_math=False)  # a dollar in it is one
     held_out = "validation" if "validation_loss" in history[0] else "test"
     epochs = [row["epoch"] for row in history]
     panels = (("loss", "cross-entropy (nats)"), ("accuracy", "accuracy"))
@@ -244,11 +256,16 @@ def save_curves(path: Path, history: Sequence[dict[str, Any]], title: str) -> No
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.grid(alpha=0.3)
         axes.legend()
-    figure.savefig(path, dpi=120)
+    _save(figure, path)
 
 
-def save_confusion(path: Path, confusion: Sequence[Sequence[int]], title: str) -> None:
-    """Draw, by label and prediction, the share of the label's images, into a PNG."""
+def save_confusion(
+    path: Path, confusion: Sequence[Sequence[int]], title: str, classes: Sequence[str] | None = None
+) -> None:
+    """Draw, by label and prediction, the share of the label's images, into a PNG.
+
+    Up to `FEW` classes have their counts in the picture, and their names if `classes` has them.
+    """
     counts = np.asarray(confusion)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     side = min(4 + 0.25 * len(counts), 10)
@@ -257,15 +274,28 @@ def save_confusion(path: Path, confusion: Sequence[Sequence[int]], title: str) -
     # cividis looks alike to every common colour vision, and is monotone in grey.
     image = axes.imshow(shares, cmap="cividis", vmin=0, vmax=1)
     figure.colorbar(image, ax=axes, label="share of the label's images", shrink=0.8)
-    if len(counts) <= 20:
+    if len(counts) <= FEW:
         for (row, column), count in np.ndenumerate(counts):
             if count:
                 colour = "black" if shares[row, column] > 0.5 else "white"
                 axes.text(column, row, count, ha="center", va="center", color=colour, fontsize=8)
-    axes.set(xlabel="predicted class", ylabel="class", title=title)
+    axes.set(xlabel="predicted class", ylabel="class")
+    axes.set_title(title, parse_math=False)
     for axis in (axes.xaxis, axes.yaxis):
         axis.get_major_locator().set_params(integer=True)
-    figure.savefig(path, dpi=120)
+    if classes is not None and len(classes) <= FEW:
+        names = [name if len(name) <= 16 else f"{name[:15]}…" for name in classes]
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_ticks(range(len(names)), names, parse_math=False)
+        axes.tick_params(axis="x", labelrotation=0 if len("".join(names)) < 40 else 90)
+    _save(figure, path)
+
+
+def _save(figure: Any, path: Path) -> None:
+    with warnings.catch_warnings():
+        # A script that the font lacks is drawn as boxes; the summary has the names.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        figure.savefig(path, dpi=120)
 
 
 def _figure(width: float, height: float) -> Any:

@@ -1,5 +1,6 @@
 """From a configuration to a trained network and the files that describe it."""
 
+import dataclasses
 import functools
 import threading
 import time
@@ -7,13 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
-import numpy as np
 from jax.experimental import multihost_utils
 
 from lorentz_jax import data
 from lorentz_jax._src.signals import WATCH
-from lorentz_jax.training import checkpoint, devices, reload, report, run_directory
-from lorentz_jax.training.build import Plan, compile_program, make_plan
+from lorentz_jax.training import checkpoint, devices, feed, reload, report, run_directory
+from lorentz_jax.training.build import Plan, compile_program, identity, make_plan
 from lorentz_jax.training.checkpoint import Store
 from lorentz_jax.training.config import TrainConfig
 from lorentz_jax.training.devices import OutOfMemoryError, is_main, print_main
@@ -23,7 +23,7 @@ from lorentz_jax.training.state import TrainState
 __all__ = ["NonFiniteLossError", "OutOfMemoryError", "Terminated", "dry_run", "train"]
 
 
-def train(config: TrainConfig) -> dict[str, Any]:
+def train(config: TrainConfig, dataset: data.Dataset | None = None) -> dict[str, Any]:
     """Train a network as `train.py` does: print the progress and write the files of the run.
 
     `config.path` gets `config.json`, `metrics.jsonl` (one line an epoch), `checkpoints/`, pictures
@@ -36,6 +36,8 @@ def train(config: TrainConfig) -> dict[str, Any]:
 
     Args:
         config: all settings.
+        dataset: what to train on, as from `data.Dataset.from_arrays`; by default `config.dataset`
+            is opened. `limit` and `validation` apply to it, and `config.json` gets its name.
 
     Returns:
         The content of `summary.json`: `test_accuracy`, `test_loss`, `steps`, `seconds` and more.
@@ -53,9 +55,9 @@ def train(config: TrainConfig) -> dict[str, Any]:
     0.99
     """
     start = time.perf_counter()
-    _check(config)
+    config = _check(config, dataset)
     with _owned(config):
-        dataset = _open_dataset(config)
+        dataset = _opened(config, dataset)
         with devices.explain_memory(config, dataset.train_images.shape[1:]):
             return _train(config, dataset, start)
 
@@ -103,11 +105,12 @@ def _train(config: TrainConfig, dataset: data.Dataset, start: float) -> dict[str
     return summary
 
 
-def dry_run(config: TrainConfig) -> None:
+def dry_run(config: TrainConfig, dataset: data.Dataset | None = None) -> None:
     """Print settings, sizes and memory, and run one step; writes nothing.
 
     Args:
         config: all settings, also those of what `train` would write.
+        dataset: as for `train`.
 
     Raises:
         ValueError, OSError, OutOfMemoryError: as `train`.
@@ -115,8 +118,8 @@ def dry_run(config: TrainConfig) -> None:
 
     >>> dry_run(TrainConfig(stages=(2, 2, 2, 2), width=64))  # doctest: +SKIP
     """
-    _check(config)
-    dataset = _open_dataset(config)
+    config = _check(config, dataset)
+    dataset = _opened(config, dataset)
     for field, value in config.to_json().items():
         print_main(f"{field:>18} {value}")
     with devices.explain_memory(config, dataset.train_images.shape[1:]):
@@ -125,23 +128,27 @@ def dry_run(config: TrainConfig) -> None:
         print_main("compiling the steps")
         program = compile_program(config, plan)
         start = time.perf_counter()
-        _, result = program.train(
-            _first_state(config, plan), np.arange(plan.batch_size, dtype=np.int32)
-        )
+        first = program.feed.train_batch(plan.first_batch)
+        _, result = program.train(_first_state(config, plan), first)
         loss, seconds = float(result.loss), time.perf_counter() - start
     if not bool(result.finite):
         raise NonFiniteLossError(f"the loss of the first step is {loss}, or a gradient not finite")
     print_main(report.describe_step(config, program, loss, seconds))
 
 
-def _check(config: TrainConfig) -> None:
-    """Refuse what can be refused at once, and ready the devices."""
+def _check(config: TrainConfig, dataset: data.Dataset | None) -> TrainConfig:
+    """Refuse what can be refused at once, ready the devices; the config names the dataset."""
     report.check_extras(config)
+    if dataset is not None:
+        if config.image_size is not None:
+            raise ValueError("image_size goes with a dataset that is opened by its name")
+        config = dataclasses.replace(config, dataset=dataset.name)
     if config.resume:
         checkpoint.refuse_file(config.path)
     if config.init_from is not None and not config.init_from.is_dir():
         raise FileNotFoundError(f"init_from: there is no run {config.init_from}")
     devices.start(config)
+    return config
 
 
 @contextmanager
@@ -153,18 +160,18 @@ def _owned(config: TrainConfig) -> Iterator[None]:
         yield
 
 
-def _open_dataset(config: TrainConfig) -> data.Dataset:
-    return data.load(
-        config.dataset, data_dir=config.data_dir, limit=config.limit, verify=config.verify
-    )
+def _opened(config: TrainConfig, dataset: data.Dataset | None) -> data.Dataset:
+    if dataset is None:
+        return feed.open_dataset(config)
+    return dataset if config.limit is None else dataset.take(config.limit)
 
 
 def _starting_point(config: TrainConfig, plan: Plan) -> tuple[TrainState, Progress]:
     """The newest checkpoint if the run is resumed, else the beginning."""
     if not config.resume:
         return _first_state(config, plan), Progress()
-    expected = {"config": config.decisive(), "classes": plan.dataset.num_classes}
-    newest = checkpoint.restore(config.path / run_directory.CHECKPOINTS, plan.state, expected)
+    root = config.path / run_directory.CHECKPOINTS
+    newest = checkpoint.restore(root, plan.state, identity(config, plan))
     if newest is None:
         devices.from_main(lambda: run_directory.check_progress(config.path))
         print_main(f"notice: no checkpoint in {config.path}, so the run starts from the beginning")

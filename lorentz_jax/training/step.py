@@ -45,6 +45,11 @@ def compile_all(*lowered: jax.stages.Lowered) -> list[jax.stages.Compiled]:
         return list(pool.map(jax.stages.Lowered.compile, lowered))
 
 
+def pick(array: Array, indices: Array | None) -> Array:
+    """Return the rows `indices`, and with None the whole array."""
+    return array if indices is None else array[indices]
+
+
 class StepMetrics(NamedTuple):
     """Mean loss and number of right predictions (int32) of a batch, before its update.
 
@@ -67,8 +72,8 @@ def make_train_step(
     """Build `step(state, images, labels, indices, kappa=None) -> (TrainState, StepMetrics)`.
 
     `images` (N, H, W, C) and `labels` (N,) are the whole training set, which stays on the device;
-    `indices` (batch,) picks from it. The state is donated: use only the returned one. A `kappa`
-    replaces the model's own in the network and in the optimiser.
+    `indices` (batch,) picks from it; with None they are the batch itself. The state is donated: use
+    only the returned one. A `kappa` replaces the model's own in the network and in the optimiser.
 
     Args:
         graphdef: of the network, from `state.split`.
@@ -83,7 +88,7 @@ def make_train_step(
 
     def update(state, images, labels, indices, kappa=None):
         key = jax.random.fold_in(state.key, state.step)
-        batch, targets = prepare(key, images[indices]), labels[indices]
+        batch, targets = prepare(key, pick(images, indices)), pick(labels, indices)
 
         def loss_fn(params):
             model = merge(graphdef, params, state.stats)
@@ -118,8 +123,9 @@ def make_eval_step(
 
     def count(params, stats, images, labels, indices, mask, kappa=None):
         model = merge(graphdef, params, stats)
-        logits = model(prepare(None, images[indices]), train=False, kappa=kappa, **options)
-        return count_batch(logits, labels[indices], mask, num_classes)
+        batch, targets = prepare(None, pick(images, indices)), pick(labels, indices)
+        logits = model(batch, train=False, kappa=kappa, **options)
+        return count_batch(logits, targets, mask, num_classes)
 
     return Step(count, out_sharding)
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-from lorentz_jax.data.prepared import masked_crc
+from lorentz_jax.data.tfrecord import masked_crc
 
 
 class Examples(NamedTuple):

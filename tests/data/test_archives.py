@@ -1,6 +1,9 @@
 """The official archives, as their publishers pack them."""
 
 import gzip
+import io
+import struct
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -95,13 +98,58 @@ def test_a_torn_cifar_archive_is_named(tmp_path, kept):
 def test_a_cifar_archive_with_other_content_is_named(tmp_path):
     path = tmp_path / "cifar-100-binary.tar.gz"
     formats.write_tar(path, {"cifar-100-binary/train.bin": bytes(3074)})
-    with pytest.raises(data.DataError, match=rf"{path} holds no test.bin"):
+    train, test = "cifar-100-binary/train.bin", "cifar-100-binary/test.bin"
+    with pytest.raises(data.DataError, match=rf"{path} holds no {test}"):
         load("cifar100", tmp_path)
-    formats.write_tar(path, {"a/train.bin": bytes(3074), "a/test.bin": bytes(3073)})
+    formats.write_tar(path, {train: bytes(3074), test: bytes(3073)})
     with pytest.raises(data.DataError, match=rf"test.bin in {path} is not made of records of 3074"):
+        load("cifar100", tmp_path)
+    # Only the exact names count, wherever else a file of that name lies.
+    formats.write_tar(path, {train: bytes(3074), "a/test.bin": bytes(3074)})
+    with pytest.raises(data.DataError, match=rf"{path} holds no {test}"):
         load("cifar100", tmp_path)
     path.write_bytes(b"<html>not here</html>")
     with pytest.raises(data.DataError, match=f"{path} cannot be read"):
+        load("cifar100", tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["twice", "link", "huge member", "huge header", "huge idx"])
+def test_a_crafted_archive_is_refused_at_a_bounded_size(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(archives, "_LARGEST_TAR", 100_000)
+    monkeypatch.setattr(archives, "_LARGEST_IDX", 100_000)
+    if kind == "huge idx":
+        paths = formats.write_idx(tmp_path, *FASHION)
+        header = struct.pack(">HBB3I", 0, 8, 3, 2**32 - 1, 2**32 - 1, 1)
+        paths[0].write_bytes(gzip.compress(header + bytes(10_000_000)))
+        with pytest.raises(data.DataError, match=f"{paths[0]} unfolds to more than 100,000 bytes"):
+            load("fashion_mnist", tmp_path)
+        return
+    path, raw = tmp_path / "cifar-100-binary.tar.gz", io.BytesIO()
+    train, test = "cifar-100-binary/train.bin", "cifar-100-binary/test.bin"
+    with tarfile.open(fileobj=raw, mode="w", format=tarfile.GNU_FORMAT) as archive:
+
+        def add(name, content=bytes(3074), **fields):
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            for field, value in fields.items():
+                setattr(info, field, value)
+            archive.addfile(info, io.BytesIO(content))
+
+        add(train)
+        if kind == "huge header":  # tarfile itself reads such a name into memory
+            add("x" * 10_000_000)
+        if kind == "huge member":
+            add("cifar-100-binary/readme.html", bytes(10_000_000))
+        if kind == "link":
+            add(test, b"", type=tarfile.SYMTYPE, linkname=train)
+        else:
+            add(test)
+        if kind == "twice":
+            add(train, bytes(2 * 3074))
+    path.write_bytes(formats.pack(raw.getvalue()))
+    message = {"twice": f"holds {train} twice", "link": f"holds no {test}"}
+    message = message.get(kind, "unfolds to more than 100,000 bytes")
+    with pytest.raises(data.DataError, match=f"{path} {message}"):
         load("cifar100", tmp_path)
 
 

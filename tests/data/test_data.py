@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lorentz_jax import data
-from lorentz_jax.data.dataset import pixel_statistics
+from lorentz_jax.data.arrays import pixel_statistics
 
 
 @pytest.fixture(scope="module")

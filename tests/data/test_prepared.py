@@ -3,6 +3,7 @@
 import io
 import json
 import shutil
+import struct
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ from PIL import Image
 
 from lorentz_jax import data
 from lorentz_jax.data import prepared
-from lorentz_jax.data.prepared import masked_crc
+from lorentz_jax.data.tfrecord import masked_crc
 from tests.data import formats
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "prepared"
@@ -190,6 +191,33 @@ def test_a_missing_file_is_named(toy, file):
         load(toy)
 
 
+@pytest.mark.parametrize("place", ["root", "feature", "old root", "old feature", "other spelling"])
+def test_no_class_outside_tensorflow_datasets_is_imported(toy, tmp_path, monkeypatch, place):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "crafted.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path / "elsewhere")
+    content = json.loads((toy / "features.json").read_text())
+    old = {"type": "crafted.Feature", "content": {}}
+    features = content["featuresDict"]["features"]
+    if place == "root":
+        content["pythonClassName"] = "crafted.Feature"
+    elif place == "feature":
+        features["id"]["pythonClassName"] = "crafted.Feature"
+    elif place == "old root":
+        content = old
+    elif place == "old feature":  # JSON inside of a string of JSON
+        del content["featuresDict"]
+        content["jsonFeature"] = {"json": json.dumps({"id": old})}
+    else:
+        del features["id"]["pythonClassName"]
+        features["id"]["python_class_name"] = "crafted.Feature"
+    (toy / "features.json").write_text(json.dumps(content))
+    with pytest.raises(
+        data.DataError, match=r"features\.json names 'crafted\.Feature', no feature"
+    ):
+        load(toy)
+
+
 @pytest.mark.parametrize("file", ["dataset_info.json", "features.json"])
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"a": 1}'])
 def test_a_torn_description_is_named(toy, file, content):
@@ -217,6 +245,14 @@ def test_every_flipped_bit_of_a_tfrecord_file_is_noticed(toy, position):
     content[position] ^= 4
     path.write_bytes(bytes(content))
     with pytest.raises(data.DataError, match=f"{path} is damaged at byte"):
+        load(toy)
+
+
+def test_a_crafted_length_in_a_tfrecord_file_takes_no_memory(toy):
+    path = toy / "toy-train.tfrecord-00000-of-00002"
+    length = struct.pack("<Q", 2**62)
+    path.write_bytes(length + struct.pack("<I", masked_crc(length)) + bytes(100))
+    with pytest.raises(data.DataError, match=f"{path} ends in the middle of the record at byte 0"):
         load(toy)
 
 

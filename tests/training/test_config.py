@@ -58,6 +58,7 @@ from lorentz_jax.training.config import INDIFFERENT, RECIPES, TrainConfig
         ("init_from", Path("https://host/run"), "init_from must be a local path"),
         ("compilation_cache", "gs://bucket", "compilation_cache must be a local path"),
         ("run_dir", "~nobody-of-this-name/runs", "run_dir: .*home"),
+        ("image_size", 9, r"image_size must be \(height, width\) or \(side,\), got 9"),
         ("name", "a/b", "plain folder name"),
         ("name", "..", "plain folder name"),
         ("name", "", "plain folder name"),
@@ -135,12 +136,20 @@ def test_recipes_are_the_papers(name):
 def test_the_folder_of_the_run():
     assert TrainConfig(seed=3).path == Path("runs/lorentz-digits-seed3")
     assert TrainConfig(run_dir=Path("a/b"), name="c").path == Path("a/b/c")
+    own = TrainConfig(dataset="folder:~/pictures/pets/")
+    assert own.path == Path("runs/lorentz-pets-seed0")
+    # Where they lie decides nothing; what they are, their fingerprint tells.
+    assert own.decisive() == TrainConfig(dataset="folder:elsewhere", image_size=(9, 8)).decisive()
+    assert own.decisive() != TrainConfig(dataset="npz:pets.npz").decisive()
 
 
 def test_json_holds_every_field():
     values = json.loads(json.dumps(TrainConfig(name="x").to_json()))
     assert set(values) == set(TrainConfig.__dataclass_fields__)
     assert TrainConfig.from_json(values) == TrainConfig(name="x")
+    own = TrainConfig(dataset="folder:x", image_size=(9, 8), data_memory=0.5, workers=0)
+    assert TrainConfig.from_json(json.loads(json.dumps(own.to_json()))) == own
+    assert (own.image_shape, TrainConfig(image_size=(7,)).image_shape) == ((9, 8), (7, 7))
 
 
 def test_a_config_of_another_version_is_refused():

@@ -70,6 +70,8 @@ def test_eight_devices_give_the_run_of_one(tmp_path):
     out = finish(start(tmp_path, "eight", device_count=8))[0]
     assert "8 devices, 2 images each" in out
     close(result(tmp_path / "one"), result(tmp_path / "eight"))
+    finish(start(tmp_path, "streamed", "--stream=on", device_count=8))
+    close(result(tmp_path / "one"), result(tmp_path / "streamed"))
     refused = start(tmp_path, "twenty", "--batch-size=20", device_count=8)
     _, err = refused.communicate(timeout=120)
     assert refused.returncode == 2

@@ -12,7 +12,8 @@ import optax
 import pytest
 
 from lorentz_jax import data
-from lorentz_jax.training import build, checkpoint, devices, loop, packing, run, run_directory
+from lorentz_jax.data import stream
+from lorentz_jax.training import build, checkpoint, devices, packing, run, run_directory
 from lorentz_jax.training.config import TrainConfig
 from lorentz_jax.training.state import init_network, init_state
 from lorentz_jax.training.step import make_train_step
@@ -38,7 +39,7 @@ def infinite_pixel(config, monkeypatch):
     def load(name, **options):
         dataset = LOAD(name, **options)
         images = dataset.train_images.copy()
-        images[loop.epoch_batches(config.seed, 1, 160, 32)[4][7], 3, 3] = 255
+        images[stream.epoch_batches(config.seed, 1, 160, 32)[4][7], 3, 3] = 255
         return dataclasses.replace(dataset, train_images=images)
 
     def prepare(key, images, **options):

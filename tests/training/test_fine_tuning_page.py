@@ -1,18 +1,15 @@
 """The page about fine-tuning does what it says, from its first block to its last."""
 
-import json
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
 from flax import nnx
 
-import lorentz_jax
 from lorentz_jax import nn
-from lorentz_jax.training.state import flatten, merge
+from lorentz_jax.training.state import flatten
 
 PAGE = Path(__file__).parents[2] / "docs" / "fine_tuning.md"
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
@@ -26,24 +23,12 @@ def parameters(model):
     return flatten(nnx.state(model, nnx.Param)), flatten(nnx.state(model, nnx.BatchStat))
 
 
-def last_epoch(path):
-    """Stand in for `lorentz_jax.load_run`, of a run without validation."""
-    from notebooks.figures.table1 import open_run
-
-    run = open_run(path)
-    summary = json.loads((Path(path) / "summary.json").read_text())
-    model = merge(run.graphdef, run.params, run.stats)
-    return SimpleNamespace(config=run.config, summary=summary, model=model)
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """What the blocks up to the new head leave, the folder they ran in, and the blocks to come."""
     folder = tmp_path_factory.mktemp("page")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        if not hasattr(lorentz_jax, "load_run"):  # until it is merged; then delete these lines
-            patch.setattr(lorentz_jax, "load_run", last_epoch, raising=False)
         names = {"__name__": "page"}
         for block in BLOCKS[:2]:
             run(block, names)

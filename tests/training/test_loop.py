@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from lorentz_jax import data
-from lorentz_jax.training import build, loop, run, run_directory
+from lorentz_jax.data import stream
+from lorentz_jax.training import build, run, run_directory
 from lorentz_jax.training.config import TrainConfig
 from tests.training.tiny import build_tiny, stand_in
 
@@ -90,15 +91,15 @@ def test_the_seed_decides_the_initial_values(config):
 
 
 def test_epochs_are_shuffled_by_seed_and_epoch():
-    batches = loop.epoch_batches(0, 1, 10, 3)
+    batches = stream.epoch_batches(0, 1, 10, 3)
     assert batches.shape == (3, 3)
     assert batches.dtype == np.int32
     assert len(set(batches.ravel()) & set(range(10))) == 9
-    np.testing.assert_array_equal(batches, loop.epoch_batches(0, 1, 10, 3))
-    assert (batches != loop.epoch_batches(0, 2, 10, 3)).any()
-    assert (batches != loop.epoch_batches(1, 1, 10, 3)).any()
+    np.testing.assert_array_equal(batches, stream.epoch_batches(0, 1, 10, 3))
+    assert (batches != stream.epoch_batches(0, 2, 10, 3)).any()
+    assert (batches != stream.epoch_batches(1, 1, 10, 3)).any()
     # Sorted they are whole: nothing is drawn twice.
-    np.testing.assert_array_equal(np.sort(loop.epoch_batches(5, 7, 12, 4).ravel()), range(12))
+    np.testing.assert_array_equal(np.sort(stream.epoch_batches(5, 7, 12, 4).ravel()), range(12))
 
 
 def test_results_are_refused_then_replaced_on_request(config):

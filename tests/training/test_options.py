@@ -12,7 +12,7 @@ from flax import nnx
 from lorentz_jax import data, inference
 from lorentz_jax.training import build, run
 from lorentz_jax.training.config import TrainConfig
-from lorentz_jax.training.report import save_confusion
+from lorentz_jax.training.report import save_confusion, save_curves
 from lorentz_jax.training.step import make_train_step
 from tests.training.tiny import TinyNet
 
@@ -94,6 +94,17 @@ def test_every_option_leaves_its_files(finished):
 def test_the_confusion_of_many_classes_has_no_numbers_in_it(tmp_path):
     save_confusion(tmp_path / "100.png", np.eye(100, dtype=int).tolist(), "100 classes")
     assert (tmp_path / "100.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_names_of_classes_are_drawn_whatever_is_in_them(tmp_path):
+    names = ["$x", "猫", "a name that is far too long for a picture", r"\frac"]
+    save_confusion(tmp_path / "named.png", np.eye(4, dtype=int).tolist(), "a $ and $ b", names)
+    save_confusion(tmp_path / "plain.png", np.eye(4, dtype=int).tolist(), "a $ and $ b")
+    named, plain = ((tmp_path / name).read_bytes() for name in ("named.png", "plain.png"))
+    assert named.startswith(b"\x89PNG")
+    assert named != plain
+    row = {"epoch": 1, "train_loss": 1, "test_loss": 1, "train_accuracy": 1, "test_accuracy": 1}
+    save_curves(tmp_path / "curves.png", [row], r"a $\frac$ b")
 
 
 def test_a_network_of_another_class_is_exported_too(finished, monkeypatch):

@@ -74,7 +74,7 @@ def _init_network(make, seed):
 
 def _compile_plan(config, plan):
     settings = {name: v for name, v in config.to_json().items() if name not in ELSEWHERE}
-    key = json.dumps(settings), plan.graphdef, data.load, data.prepare
+    key = json.dumps(settings), plan.graphdef, plan.fingerprint, data.load, data.prepare
     if key not in _programs:
         _programs[key] = _compile(config, plan)
     return _programs[key]._replace(plan=plan)
