@@ -1,14 +1,18 @@
 """Benchmarks: `python bench.py --help` lists them."""
 
+import os
+import signal
 import sys
 
-try:
-    from lorentz_jax.bench.cli import main
-except ModuleNotFoundError as error:
-    sys.exit(f"bench.py: error: {error}")
-except KeyboardInterrupt:
-    print("bench.py: error: interrupted", file=sys.stderr)
-    sys.exit(130)
+
+def interrupt(*_: object) -> None:
+    """End at once with one line: for the imports, which would make a traceback of Ctrl-C."""
+    os.write(2, b"bench.py: error: interrupted\n")
+    os._exit(128 + signal.SIGINT)
+
 
 if __name__ == "__main__":
-    sys.exit(main())
+    signal.signal(signal.SIGINT, interrupt)
+    from lorentz_jax.commands import bench
+
+    sys.exit(bench())

@@ -1,23 +1,33 @@
 """The commands, before anything heavy is imported: their streams, and how SIGINT ends them."""
 
 import contextlib
+import importlib
 import os
 import sys
 
 from lorentz_jax._src.output import report_error
 from lorentz_jax._src.signals import INTERRUPTED, WATCH
 
-__all__ = ["train"]
+__all__ = ["bench", "train"]
 
 
 def train() -> int:
     """Run `train.py`, also installed as `lorentz-train`; returns the exit status."""
+    return _run("train.py", "lorentz_jax.training.cli")
+
+
+def bench() -> int:
+    """Run `bench.py`, also installed as `lorentz-bench`; returns the exit status."""
+    return _run("bench.py", "lorentz_jax.bench.cli")
+
+
+def _run(program: str, module: str) -> int:
     open_streams()
-    WATCH.start("train.py")
+    WATCH.start(program)
     try:
-        from lorentz_jax.training.cli import main
+        main = importlib.import_module(module).main
     except ModuleNotFoundError as error:
-        return report_error("train.py", error, 1)
+        return report_error(program, error, 1)
     status = main()
     if status == INTERRUPTED:
         # At its usual end Python would wait for all threads, for one that compiles a minute long.

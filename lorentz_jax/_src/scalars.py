@@ -67,6 +67,8 @@ def with_kappa_jvp(
 def binary_scale(x: Array, axis: int | tuple[int, ...] = -1) -> Array:
     """A power of two within a factor two of `max |x|` along `axis` (kept); 1 for zeros and inf.
 
+    Of the largest numbers it is a quarter at least.
+
     Dividing by it is exact, so a scaled sum of squares neither overflows nor loses a bit.
     """
     largest = jnp.max(jnp.abs(jax.lax.stop_gradient(x)), axis=axis, keepdims=True, initial=0)

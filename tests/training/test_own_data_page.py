@@ -30,7 +30,6 @@ def accuracy(name):
 def test_the_page_runs(tmp_path, monkeypatch, capsys):
     assert [language for language, _ in BLOCKS] == ["python", "bash", "python", "bash"]
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "silence_orbax_threads", lambda: None)  # of other tests too
     names = {"__name__": "page"}
     for language, block in BLOCKS:
         if language == "python":
@@ -67,7 +66,6 @@ def test_the_page_runs(tmp_path, monkeypatch, capsys):
 )
 def test_bad_input_is_one_line(arguments, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "silence_orbax_threads", lambda: None)
     monkeypatch.setattr(sys, "argv", ["train.py", *arguments])
     assert cli.main() == 2
     out, err = capsys.readouterr()
