@@ -4,6 +4,7 @@
 come from 4. All images in memory would break the bound from 1 on.
 """
 
+import contextlib
 import json
 import os
 import random
@@ -146,8 +147,11 @@ def outcome(folder, runs, name):
 
 
 def family(pid):
-    threads = Path(f"/proc/{pid}/task").iterdir()  # each knows the processes that it has started
-    children = [child for thread in threads for child in (thread / "children").read_text().split()]
+    children = []
+    # Each thread knows the processes that it has started.
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # it has just ended
+            children += file.read_text().split()
     return [pid, *(each for child in children for each in family(int(child)))]
 
 
