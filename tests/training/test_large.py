@@ -118,7 +118,9 @@ def kill_in_training(processes, seconds):
     for process in processes:
         process.send_signal(signal.SIGKILL)
     for process in processes:
-        process.communicate()
+        process.wait()
+        process.stdout.close()  # which a reader that is left would hold open
+        process.stderr.close()
     end = time.monotonic() + 30
     while any(map(lives, everyone)):  # who reads for a killed process ends too
         assert time.monotonic() < end
