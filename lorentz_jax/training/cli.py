@@ -18,9 +18,8 @@ import tyro
 from lorentz_jax._src.output import report_error
 from lorentz_jax._src.signals import INTERRUPTED, WATCH
 from lorentz_jax.metrics import format_metric
-from lorentz_jax.training import run
+from lorentz_jax.training import devices, run
 from lorentz_jax.training.config import RECIPES, TrainConfig
-from lorentz_jax.training.devices import print_main
 
 
 @dataclass(frozen=True)
@@ -51,6 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     fail = functools.partial(report_error, "train.py")
     try:
         config = TrainConfig(**values)
+        if config.compilation_cache is None:
+            devices.keep_programs()
         if config.dry_run:
             run.dry_run(config)
             return 0
@@ -65,8 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, TypeError, OSError) as error:
         return fail(error, 2)
     accuracy = format_metric(summary["test_accuracy"])
-    print_main(f"test_accuracy {accuracy} on {summary['test_count']} images")
-    print_main(
+    devices.print_main(f"test_accuracy {accuracy} on {summary['test_count']} images")
+    devices.print_main(
         f"{summary['steps']} steps in {summary['seconds']:.1f} s, of which compiling took "
         f"{summary['compile_seconds']:.1f} s; results in {config.path}"
     )

@@ -139,7 +139,8 @@ class TrainConfig:
     join_timeout: int = 120
     """With `multihost`, end after N seconds in which not all processes have joined."""
     compilation_cache: Path | None = None
-    """Folder that keeps compiled programs from run to run."""
+    """Folder that keeps compiled programs from run to run, `off` for none. By default `train.py`
+    uses that of JAX_COMPILATION_CACHE_DIR, or one in ~/.cache/lorentz-jax."""
 
     def __post_init__(self) -> None:
         for name in _PATHS:

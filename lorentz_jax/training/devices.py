@@ -1,10 +1,14 @@
 """Where a run computes: devices, how arrays lie on them, and what to say when they are full."""
 
+import hashlib
 import json
 import os
+import platform
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -60,6 +64,30 @@ class Placement(NamedTuple):
         return jax.make_array_from_callback((size, *local.shape[1:]), self.batch, part)
 
 
+def keep_programs() -> None:
+    """Keep compiled programs in the user's cache folder, unless JAX has been given another one.
+
+    There is a folder for each kind of CPU: a home may be shared, and a program for one kind can
+    stop another. A folder that cannot be written is left alone.
+    """
+    if jax.config.jax_compilation_cache_dir:
+        return
+    home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    try:
+        kind = Path("/proc/cpuinfo").read_text()
+        kind = "".join(sorted(set(re.findall(r"^(?:flags|Features)\s*:.*$", kind, re.MULTILINE))))
+    except OSError:
+        kind = platform.processor()
+    digest = hashlib.sha256(kind.encode()).hexdigest()[:12]
+    folder = home / "lorentz-jax" / f"{platform.machine()}-{digest}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return
+    if os.access(folder, os.W_OK):
+        jax.config.update("jax_compilation_cache_dir", str(folder))
+
+
 def start(config: TrainConfig) -> None:
     """Ready JAX for the run, before anything is computed.
 
@@ -67,7 +95,9 @@ def start(config: TrainConfig) -> None:
         ValueError: the device that was asked for is not there, or the other processes are not.
     """
     if config.compilation_cache is not None:
-        jax.config.update("jax_compilation_cache_dir", str(config.compilation_cache))
+        off = config.compilation_cache == Path("off")
+        folder = None if off else str(config.compilation_cache)
+        jax.config.update("jax_compilation_cache_dir", folder)
     if config.device == "cpu":
         jax.config.update("jax_platforms", "cpu")
     if config.multihost:

@@ -7,7 +7,7 @@ import sys
 import jax
 import pytest
 
-import bench
+from lorentz_jax.bench import cli as bench
 from lorentz_jax.bench import convergence_report, layers, learning_report, networks, options, timing
 from lorentz_jax.bench.numerics import measure
 

@@ -216,3 +216,25 @@ def test_what_the_main_process_refuses_all_refuse(monkeypatch):
             else:
                 with pytest.raises(OSError, match=error):
                     devices.from_main(None)
+
+
+def test_programs_are_kept_in_the_users_cache_unless_jax_has_a_folder(tmp_path, monkeypatch):
+    before = jax.config.jax_compilation_cache_dir
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    try:
+        jax.config.update("jax_compilation_cache_dir", "/given")
+        devices.keep_programs()
+        assert jax.config.jax_compilation_cache_dir == "/given"
+        jax.config.update("jax_compilation_cache_dir", None)
+        devices.keep_programs()
+        [folder] = (tmp_path / "lorentz-jax").iterdir()
+        assert jax.config.jax_compilation_cache_dir == str(folder)
+        devices.start(TrainConfig(compilation_cache="off"))
+        assert jax.config.jax_compilation_cache_dir is None
+        # A file stands where the folder should be.
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+        (tmp_path / "file").touch()
+        devices.keep_programs()
+        assert jax.config.jax_compilation_cache_dir is None
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
