@@ -70,7 +70,8 @@ def keep_programs() -> None:
     There is a folder for each kind of CPU: a home may be shared, and a program for one kind can
     stop another. A folder that cannot be written is left alone.
     """
-    if jax.config.jax_compilation_cache_dir:
+    settings: Any = jax.config
+    if settings.jax_compilation_cache_dir:
         return
     home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     try:
