@@ -188,7 +188,9 @@ def measured(result: Any) -> Measured:
     except (KeyError, TypeError, AttributeError):
         good = False
     if not good:
-        raise ValueError("expected a JSON file with times, from `--json` of a benchmark")
+        raise ValueError(
+            "expected a JSON file that layers, conv, resnet, inference, scaling or data wrote"
+        )
     return Measured(device, ratios)
 
 

@@ -106,6 +106,8 @@ def check_classes(name: str, labels: np.ndarray, count: int, names: Any) -> None
     if count < 2:
         raise ValueError(f"{name} needs at least 2 classes, it has {count}")
     present = np.unique(labels)
+    if names is not None and present.max(initial=0) >= count:
+        raise ValueError(f"{name} has a training label {present.max()} >= {count} classes")
     present = present[present < count]
     if len(present) < count:
         absent = int(np.append(np.flatnonzero(present != np.arange(len(present))), len(present))[0])

@@ -10,6 +10,7 @@ from flax import nnx
 from jax import Array
 
 from lorentz_jax import nn
+from lorentz_jax._src.arguments import compute_dtype
 from lorentz_jax.hyperplane import Normals, weights
 from lorentz_jax.inference.compiled import (
     HALF,
@@ -221,8 +222,9 @@ def restore(compiled: Compiled, layers: Sequence[str] | None = None) -> dict[str
 
 def _restore(compiled: Compiled, name: str) -> Weights:
     arrays = compiled.arrays(name)
-    space = jnp.asarray(arrays["space"]).astype(arrays["time"].dtype)
-    normals = Normals(arrays["time"], space, arrays.get("length"), arrays.get("excess"))
+    space = jnp.asarray(arrays["space"])
+    space = space.astype(compute_dtype(space.dtype))
+    normals = Normals(arrays.get("time"), space, arrays.get("length"), arrays.get("excess"))
     try:
         return Weights(*weights(normals, compiled.layers[name]["kappa"]))
     except ValueError as error:

@@ -314,7 +314,8 @@ def conv_norm(
     """Compute `norm(conv(x))`; in training by the fused `functional.conv_center`.
 
     Args:
-        conv: the convolution; with an activation the two are called one after the other.
+        conv: the convolution; with an activation, or a kappa that is not that of the norm, the two
+            are called one after the other.
         norm: the norm of its output.
         x: images `(N, H, W, D_in)`.
         kappa: overrides the kappa of both modules.
@@ -325,7 +326,10 @@ def conv_norm(
         >>> conv_norm(conv, LorentzBatchNorm(8, kappa=1.0), jnp.ones((2, 6, 6, 3))).shape
         (2, 6, 6, 8)
     """
-    if conv.activation is not None or norm.uses_running_average(x, use_running_average):
+    apart = not isinstance(conv, LorentzConv) or conv.activation is not None
+    # Points that pass between two curvatures: the fused function knows one.
+    apart = apart or (kappa is None and conv.kappa is not norm.kappa and conv.kappa != norm.kappa)
+    if apart or norm.uses_running_average(x, use_running_average):
         return norm(conv(x, kappa), kappa, use_running_average)
     kappa = conv.resolve_kappa(kappa)
     normals, unit_scale = conv.factored_normals(kappa)

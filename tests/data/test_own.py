@@ -118,6 +118,8 @@ NAN[4, 1, 1, 1] = np.nan
         (ValueError, r"no training image of class 2 \(c\)",
          {"train_labels": np.arange(6) % 2, "classes": "abc"}),
         (ValueError, "label 2 >= 2 classes", {"train_labels": np.arange(6) % 3, "classes": "ab"}),
+        (ValueError, "label 5 >= 2 classes", {"train_labels": np.array([0, 5] * 3),
+         "classes": "ab"}),
         (ValueError, r"label 3 >= 3 classes \(test example 1\)",
          {"test_labels": np.array([0, 3, 1]), "classes": "abc"}),
         (ValueError, "at least 2 classes, it has 1",

@@ -339,6 +339,20 @@ def test_restore_is_lossless(kappa):
     np.testing.assert_array_equal(compiled.params["stem/norm/mean"], model.stem.norm.mean[...])
 
 
+@pytest.mark.parametrize("weight_norm", [True, False])
+def test_restore_of_planes_through_the_origin(weight_norm):
+    conv = nn.LorentzConv(
+        2, 3, kappa=1.0, use_bias=False, weight_norm=weight_norm, rngs=nnx.Rngs(0)
+    )
+    for options in ({}, {"dtype": "bfloat16"}, {"lengths": False}):
+        compiled = compile_cached_v(conv, **options)
+        assert "time" not in compiled.params
+        w, b = restore(compiled)[""]
+        tolerance = 1e-2 if "dtype" in options else 1e-6
+        np.testing.assert_allclose(w, conv.weights()[0], atol=tolerance)
+        np.testing.assert_array_equal(b, 0)
+
+
 def test_restore_refuses_what_is_lost():
     compiled = compile_cached_v(small_resnet(1.0))
     with pytest.raises(ValueError, match=r"folded into .*stem/conv.*layers=\['head'\].*fold=False"):

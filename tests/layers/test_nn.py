@@ -215,6 +215,16 @@ def test_fused_pair_is_the_pair(running):
     np.testing.assert_allclose(fused_stats["norm/mean"], stats["norm/mean"], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("use_bias", [True, False])
+def test_a_pair_of_two_curvatures_is_the_pair(use_bias):
+    conv = nn.LorentzConv(3, 4, kappa=1.0, use_bias=use_bias, rngs=rngs())
+    x, norms = points(2, 5, 5, 3), [nn.LorentzBatchNorm(4, kappa=0.1) for _ in range(2)]
+    for norm in norms:
+        norm.beta[...] = points(4, seed=1)
+    np.testing.assert_array_equal(nn.conv_norm(conv, norms[0], x), norms[1](conv(x)))
+    np.testing.assert_array_equal(norms[0].mean[...], norms[1].mean[...])
+
+
 def test_state_is_params_and_batch_stats():
     layer = nn.LorentzConv(3, 4, kappa=1.0, learn_kappa=True, rngs=rngs())
     norm = nn.LorentzBatchNorm(4, kappa=1.0)
