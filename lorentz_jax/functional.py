@@ -220,7 +220,8 @@ def center_batch(x: ArrayLike, beta: ArrayLike, kappa: ArrayLike) -> tuple[Array
         raise ValueError(f"the mean of no points is undefined, x has shape {x.shape}")
     kappa = kappa_beside(x, kappa)
     points = x[None] if x.ndim == 1 else x
-    y, mean = _centering.center_batch(points, beta.astype(kappa.dtype), kappa)
+    arguments = _centering.alike(points, beta.astype(kappa.dtype), kappa)
+    y, mean = _centering.center_batch(*arguments)
     return y.reshape(x.shape), lax.stop_gradient(mean)
 
 
@@ -273,7 +274,8 @@ def conv_center(
     space, scale, beta = (a.astype(kappa.dtype) for a in (space, scale, beta))
     results: Any
     if normals.time is None:
-        results = _centering.conv_center(x, space, scale, beta, kappa, strides, pads)
+        arguments = _centering.alike(x, space, scale, beta, kappa)
+        results = _centering.conv_center(*arguments, strides, pads)
     else:
         time = normals.time.astype(kappa.dtype)
         results = _conv.conv_center(x, space, scale, time, beta, kappa, strides, pads)

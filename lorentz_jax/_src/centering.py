@@ -219,9 +219,30 @@ def backward(form: Form, kept: _Residuals, g):
 
 def _by_platform(function: Callable, *arguments: Any) -> Any:
     """Run `function(form, ...)` in the form of the device that it is lowered for."""
-    forms = {"cpu": CPU, "cuda": GPU, "rocm": GPU, "tpu": TPU, "default": CPU}
+    forms = {"cpu": CPU, "cuda": GPU, "rocm": GPU, "tpu": TPU, "default": TPU}
     branches: Any = {name: functools.partial(function, form) for name, form in forms.items()}
     return lax.platform_dependent(*arguments, **branches)
+
+
+def _varying(array: Array) -> frozenset:
+    """The axes of a mesh that an array varies over inside `jax.shard_map`."""
+    kind: Any = jax.typeof(array)
+    if hasattr(kind, "vma"):
+        return kind.vma
+    return getattr(getattr(kind, "mat", None), "varying", frozenset())  # from jax 0.10 on
+
+
+def alike(*arrays: Array) -> tuple[Array, ...]:
+    """The arrays, all varying over the same axes of a mesh inside `jax.shard_map`.
+
+    A derivative of one's own must return cotangents that vary as the arguments do.
+    """
+    if not hasattr(lax, "pcast"):  # a JAX that does not tell what varies
+        return arrays
+    every = frozenset().union(*map(_varying, arrays))
+    missing = [tuple(every - _varying(array)) for array in arrays]
+    cast = zip(arrays, missing, strict=True)
+    return tuple(lax.pcast(x, axes, to="varying") if axes else x for x, axes in cast)
 
 
 @jax.custom_vjp

@@ -67,7 +67,7 @@ def with_kappa_jvp(
 def binary_scale(x: Array, axis: int | tuple[int, ...] = -1) -> Array:
     """A power of two within a factor two of `max |x|` along `axis` (kept); 1 for zeros and inf.
 
-    Of the largest numbers it is a quarter at least.
+    Of the largest numbers it is a quarter at least, and never a subnormal number.
 
     Dividing by it is exact, so a scaled sum of squares neither overflows nor loses a bit.
     """
@@ -93,7 +93,7 @@ def _norm(x: Array, axis: int | tuple[int, ...]) -> Array:
 def _norm_jvp(axis, primals, tangents):
     (x,), (dx,) = primals, tangents
     norm = _norm(x, axis)
-    # By the inverse: a division of x itself XLA would rather keep than do again.
+    # By the inverse: XLA would rather keep a division of x itself than do it again.
     unit = x * divide(jnp.ones_like(norm), norm)
     return norm, jnp.sum(unit * dx, axis=axis, keepdims=True)  # (D2)
 
@@ -101,7 +101,8 @@ def _norm_jvp(axis, primals, tangents):
 def safe_norm(x: Array, axis: int | tuple[int, ...] = -1, keepdims: bool = False) -> Array:
     """Euclidean norm over `axis`, for every representable `x`.
 
-    Squares neither overflow nor underflow. The gradient is `x / |x|`, and exactly 0 at `x = 0`.
+    Squares neither overflow nor underflow. The gradient is `x / |x|`, exactly 0 at `x = 0`, and 0
+    where the inverse of the norm is subnormal (from 8.5e37 in float32).
     """
     norm = _norm(x, axis)
     return norm if keepdims else jnp.squeeze(norm, axis)

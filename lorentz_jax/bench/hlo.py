@@ -2,7 +2,8 @@
 
 XLA's own `cost_analysis` counts for a GPU what the operations touch, not what the kernels that they
 were fused to read and write. Here a kernel is an instruction of the entry computation that does
-something, and moves its operands and its results. An operand that a kernel reads twice counts once.
+something, a loop or a branch included, and moves its operands and its results. An operand that a
+kernel reads twice counts once.
 """
 
 import re
@@ -10,9 +11,11 @@ from typing import NamedTuple
 
 _BYTES = {"pred": 1, "f8e4m3fn": 1, "f8e5m2": 1, "bf16": 2, "f16": 2, "f32": 4, "f64": 8}
 _BYTES |= {f"{sign}{bits}": bits // 8 for sign in "su" for bits in (8, 16, 32, 64)}
+_BYTES |= {"s4": 1, "u4": 1, "c64": 8, "c128": 16}
 _FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all"}
 _FREE |= {"partition-id", "opt-barrier"}
 _ARRAY = re.compile(r"\b([a-z]+[0-9]*(?:e[0-9]m[0-9]fn|e5m2)?)\[([0-9,]*)\]")
+_COMMENT = re.compile(r"/\*.*?\*/")
 _LINE = re.compile(r"\s*(?:ROOT )?%?([\w.\-]+) = (\(.*?\)|[a-z0-9]+\[[^ ]*) ([\w\-]+)\((.*)$")
 
 
@@ -65,15 +68,15 @@ def count(text: str) -> Count:
     sizes: dict[str, int] = {}
     kernels = moved = 0
     for line in _entry(text):
-        match = _LINE.match(line)
+        match = _LINE.match(_COMMENT.sub("", line))
         if match is None:
             continue
         name, shape, operation, rest = match.groups()
-        sizes[name] = size = _size(re.sub(r"/\*.*?\*/", "", shape))
+        sizes[name] = size = _size(shape)
         if operation in _FREE or operation.endswith("-done"):
             continue
         if operation == "custom-call":  # scratch that a library asks for is no result
             size -= sum(map(int, re.findall(r"\bu8\[([0-9]+)\]", shape)))
         kernels += 1
-        moved += size + sum(sizes.get(operand, 0) for operand in _operands(rest))
+        moved += size + sum(sizes.get(operand, 0) for operand in set(_operands(rest)))
     return Count(kernels, moved)

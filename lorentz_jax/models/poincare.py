@@ -170,7 +170,7 @@ def conv(
     angle = s * root(window_sum(squares, window, strides, pads))
     stretch = ratio(jnp.sinh, angle, 1)
     q = jnp.cosh(angle) / (s * stretch)
-    product = conv_product(tangents.astype(x.dtype), normals.space, normals.time, q, strides, pads)
+    product = conv_product(tangents.astype(x.dtype), normals.space, normals.times, q, strides, pads)
     y = _from_products(stretch * product, normals, s).astype(x.dtype)
     return y.reshape(x.shape[:-3] + y.shape[1:])
 

@@ -241,8 +241,9 @@ def decisive(values: Mapping[str, Any]) -> dict[str, Any]:
     """
     epochs = set() if values.get("schedule", "cosine") == "cosine" else {"epochs"}
     decides = {field: v for field, v in values.items() if field not in INDIFFERENT | epochs}
-    name = str(values.get("dataset"))
-    return decides | {"dataset": data.split_name(name)[0] or name}
+    name = values.get("dataset")
+    kind = data.split_name(name)[0] if isinstance(name, str) else None
+    return decides | {"dataset": kind} if kind else decides
 
 
 INDIFFERENT = frozenset(

@@ -32,7 +32,10 @@ ENTRY %main (x: bf16[8,4], y: f32[8,4]) -> (f32[8], f32[8]) {
   %wide = f32[8,4]{1,0} fusion(%x), kind=kLoop, calls=fused
   %library = (f32[8,4]{1,0}, u8[100]{0}) custom-call(%wide, %y), custom_call_target="conv"
   %image = f32[8,4]{1,0} get-tuple-element(%library), index=0
-  %both = (f32[8]{0}, /*index=1*/pred[8]{0}) fusion(%image, f32[] %zero), kind=kInput, calls=fused
+  %p = f32[2]{0} parameter(2)
+  %q = f32[3]{0} parameter(3)
+  %r = f32[5]{0} parameter(4)
+  %both = (f32[8]{0}, /*index=1*/pred[8]{0}) fusion(%zero, %p, %q, %wide, %wide, /*index=5*/%r)
   ROOT %out = (f32[8]{0}, f32[8]{0}) tuple(%both, %both)
 }
 """
@@ -41,7 +44,7 @@ ENTRY %main (x: bf16[8,4], y: f32[8,4]) -> (f32[8], f32[8]) {
 def test_kernels_move_their_operands_and_results():
     wide = 8 * 4 * (2 + 4)  # reads bfloat16, writes float32
     library = 3 * 8 * 4 * 4  # its scratch is no result
-    both = 8 * 4 * 4 + 4 + 8 * (4 + 1)
+    both = 8 * 4 * 4 + 4 * (1 + 2 + 3 + 5) + 8 * (4 + 1)  # an image once, every fifth operand
     assert hlo.count(PROGRAM) == (3, wide + library + both)
 
 

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import bench
 from lorentz_jax import geometry
+from lorentz_jax.bench import cli as bench
 from lorentz_jax.bench.numerics import grid, measure
 from lorentz_jax.bench.numerics.cases import CASES
 from lorentz_jax.bench.numerics.truth import exact

@@ -1,6 +1,10 @@
 """The centring norm at the batch's own mean, in the form of every device, against autodiff."""
 
 import functools
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import jax
 import jax.export
@@ -141,6 +145,74 @@ def test_the_public_function_centres_any_batch_shape(kappa):
     np.testing.assert_allclose(mapped[0], functional.center_batch(x[0], beta, kappa)[0], rtol=1e-5)
 
 
+def test_gradients_of_a_map_and_of_a_checkpoint(x64):
+    x, beta, g = points((2, 3, 4))
+    kappas = np.array([0.1, 2.5])
+
+    def gradients(center, x, kappa, g):
+        loss = lambda x, beta, kappa: jnp.sum(center(x, beta, kappa) * g)  # noqa: E731
+        return jax.grad(loss, (0, 1, 2))(x, beta, kappa)
+
+    def fused(x, beta, kappa):
+        return functional.center_batch(x, beta, kappa)[0]
+
+    def apart(x, beta, kappa):
+        return functional.center(x, functional.batch_mean(x, kappa), beta, kappa)
+
+    want = jax.vmap(functools.partial(gradients, apart))(x, kappas, g)
+    for center in (fused, jax.checkpoint(fused)):
+        got = jax.vmap(functools.partial(gradients, center))(x, kappas, g)
+        for one, other in zip(got, want, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-11)
+
+
+def test_the_returned_mean_carries_no_gradient_and_there_is_no_forward_mode():
+    x, beta, _ = (np.float32(a) for a in points((3, 4)))
+    slope = jax.grad(lambda x: functional.center_batch(x, beta, 1.0)[1].sum())(x)
+    np.testing.assert_array_equal(slope, 0)
+    with pytest.raises(TypeError, match="forward-mode"):
+        jax.jvp(lambda x: functional.center_batch(x, beta, 1.0)[0], (x,), (x,))
+
+
+SHARDED = """
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import AxisType, PartitionSpec as P
+from lorentz_jax import functional, hyperplane
+
+random = np.random.default_rng(0)
+draw = lambda *shape: jnp.asarray(random.normal(size=shape), jnp.float32)
+x, w, beta, scale = draw(4, 3, 3, 2), draw(3, 3, 2, 5), draw(5), draw(5)
+
+def norm(x, w, beta, scale):
+    y = functional.conv(x, hyperplane.normals(w * scale, None, 1.3), 1.3)
+    return jnp.sum(jnp.sin(functional.center_batch(y, beta, 1.3)[0]))
+
+def fused(x, w, beta, scale):
+    planes = hyperplane.normals(w, None, 1.3)
+    return jnp.sum(jnp.sin(functional.conv_center(x, planes, beta, 1.3, unit_scale=scale)[0]))
+
+mesh = jax.make_mesh((2,), ("d",), axis_types=(AxisType.Auto,))
+specs = P("d"), P(), P(), P()
+for loss in (norm, fused):
+    total = lambda *a: jax.lax.psum(loss(*a), "d")
+    mapped = jax.shard_map(total, mesh=mesh, in_specs=specs, out_specs=P())
+    got = jax.jit(jax.grad(mapped, (1, 2, 3)))(x, w, beta, scale)
+    parts = [jax.grad(loss, (1, 2, 3))(part, w, beta, scale) for part in (x[:2], x[2:])]
+    for a, *b in zip(got, *parts, strict=True):
+        np.testing.assert_allclose(a, sum(b), rtol=1e-4, atol=1e-5)
+"""
+
+
+@pytest.mark.skipif(not hasattr(jax, "shard_map"), reason="this JAX has no jax.shard_map")
+def test_gradients_inside_shard_map():
+    """Statistics are those of a device's own points; what all devices share gets the sum."""
+    flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
+    environment = os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-W", "error", "-c", SHARDED]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+
+
 def test_what_does_not_fit_is_refused():
     x, beta, _ = (np.float32(a) for a in points((2, 3, 4)))
     with pytest.raises(ValueError, match="no points"):
@@ -209,5 +281,7 @@ def test_every_gradient_of_a_convolution_without_bias(x64, kappa):
 
     (value, got), (truth, want) = (gradients(f, *arguments) for f in (fused, apart))
     np.testing.assert_allclose(value, truth, rtol=1e-12)
+    dead = (*arguments[:2], arguments[2].at[1].set(0), *arguments[3:])
+    assert float(gradients(fused, *dead)[1][2][1]) == 0  # as its docstring says
     for name, a, b in zip(["x", "a", "g", "beta", "kappa"], got, want, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-11 * np.abs(b).max(), err_msg=name)
