@@ -89,7 +89,8 @@ def _tpu_columns(numbers, y, dtype):
 
 
 def _hold(*arrays):
-    return lax.optimization_barrier(arrays)
+    # A JAX older than `jax.typeof` cannot map barriers.
+    return lax.optimization_barrier(arrays) if hasattr(jax, "typeof") else arrays
 
 
 def _pass_on(*arrays):
@@ -237,12 +238,19 @@ def alike(*arrays: Array) -> tuple[Array, ...]:
 
     A derivative of one's own must return cotangents that vary as the arguments do.
     """
-    if not hasattr(lax, "pcast"):  # a JAX that does not tell what varies
+    if not hasattr(jax, "typeof"):  # a JAX that does not tell what varies
         return arrays
     every = frozenset().union(*map(_varying, arrays))
     missing = [tuple(every - _varying(array)) for array in arrays]
-    cast = zip(arrays, missing, strict=True)
-    return tuple(lax.pcast(x, axes, to="varying") if axes else x for x, axes in cast)
+    pairs = zip(arrays, missing, strict=True)
+    return tuple(_vary(x, axes) if axes else x for x, axes in pairs)
+
+
+def _vary(x: Array, axes: tuple) -> Array:
+    module: Any = lax  # of which each version has one
+    if hasattr(module, "pcast"):
+        return module.pcast(x, axes, to="varying")
+    return module.pvary(x, axes)
 
 
 @jax.custom_vjp
@@ -274,7 +282,7 @@ def conv_center(x, space, scale, beta, kappa, strides, pads):
 
 def _keep_conv(x, space, scale, beta, kappa, strides, pads):
     # Held, for the sum of `_pull_back_conv`: made again it would be brought to another order.
-    kernel = lax.optimization_barrier(space.astype(x.dtype))
+    (kernel,) = _hold(space.astype(x.dtype))
     results, kept = keep(conv_images(x, kernel, strides, pads), scale, beta, kappa)
     return results, (x, kernel, kept)
 
