@@ -254,7 +254,7 @@ def _printable(title: str, rows: list[dict[str, Any]]) -> Table:
 def plot(results: dict[str, Any], path: Path) -> None:
     """Draw the ratios to the Euclidean network, a panel for each table."""
     tables = results["tables"]
-    figure, [panels] = make_panels(4.5 * len(tables), 3.4, columns=len(tables))
+    figure, [panels] = make_panels(7 * len(tables), 3.6, columns=len(tables))
     for axes, (title, rows) in zip(panels, tables.items(), strict=True):
         names = [name for name in _COSTS if rows[0][name]]
         width = 0.8 / len(rows)
@@ -262,9 +262,10 @@ def plot(results: dict[str, Any], path: Path) -> None:
             places = [i + (index + 0.5) * width - 0.4 for i in range(len(names))]
             heights = [row["ratios"][name] or 0 for name in names]
             axes.bar(places, heights, width, color=COLOURS[index % 7], label=row["name"])
-        axes.set_xticks(range(len(names)), [_COSTS[n][0].replace(" ", "\n") for n in names])
+        labels = [name.removesuffix("_seconds").replace("_", "\n") for name in names]
+        axes.set_xticks(range(len(names)), labels, fontsize="small")
         axes.axhline(1, color=COLOURS[0], linewidth=1)
         axes.set_title(f"{title}, {results['target']}", fontsize="small")
     panels[0].set_ylabel("relative to the Euclidean network")
-    panels[0].legend(fontsize="small")
+    panels[-1].legend(fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
     figure.savefig(path, dpi=150)
