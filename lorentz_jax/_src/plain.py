@@ -64,9 +64,17 @@ def mean_point(x: Array, kappa: Array, axes: tuple[int, ...]) -> Array:
 
 
 def blend(a: Array, b: Array, share: float, kappa: Array) -> Array:
-    """Centroid of the points a and b `(..., D)` with weights 1 - share and share."""
-    time = (1 - share) * time_of(a, kappa) + share * time_of(b, kappa)
-    return _on_hyperboloid((1 - share) * a + share * b, time, kappa)
+    """Centroid of the points a and b `(..., D)` with weights 1 - share and share.
+
+    `-M o M` of the sum M is `((1 - share)^2 + share^2)/kappa` and twice the weights' product times
+    `a_t b_t - a.b`, which is at least 1/kappa: terms that are positive, of one small sum.
+    """
+    pairs = jnp.stack([a * a, b * b, a * b])
+    squared_a, squared_b, product = jnp.sum(pairs, axis=-1, keepdims=True)
+    times = jnp.sqrt(1 / kappa + squared_a) * jnp.sqrt(1 / kappa + squared_b)
+    both = kappa * jnp.maximum(times - product, 1 / kappa)
+    length = jnp.sqrt((1 - share) ** 2 + share**2 + 2 * share * (1 - share) * both)
+    return ((1 - share) * a + share * b) / length
 
 
 def _on_hyperboloid(m: Array, time: Array, kappa: Array) -> Array:
@@ -89,19 +97,6 @@ def lorentz_length(squared: Array, time: Array, kappa: Array) -> Array:
 def to_hyperboloid(space: Array, time: Array, kappa: Array) -> Array:
     """Space part of the timelike vector `(time, space)`, `(D,)`, divided by its Lorentz length."""
     return space / lorentz_length(jnp.sum(space * space), time, kappa)
-
-
-def midpoint(a: Array, b: Array, share: float, kappa: Array) -> Array:
-    """Centroid of two points `(D,)` with weights 1 - share and share.
-
-    `-M o M` of the sum M is `((1 - share)^2 + share^2)/kappa` and twice the weights' product times
-    `a_t b_t - a.b`, which is at least 1/kappa: terms that are positive, of one small sum.
-    """
-    squared_a, squared_b, product = jnp.sum(jnp.stack([a * a, b * b, a * b]), axis=1)
-    times = jnp.sqrt(1 / kappa + squared_a) * jnp.sqrt(1 / kappa + squared_b)
-    both = kappa * jnp.maximum(times - product, 1 / kappa)
-    length = jnp.sqrt((1 - share) ** 2 + share**2 + 2 * share * (1 - share) * both)
-    return ((1 - share) * a + share * b) / length
 
 
 def point_time(p: Array, kappa: Array) -> Array:

@@ -12,7 +12,7 @@ from jax import Array
 
 from lorentz_jax import functional
 from lorentz_jax._src.arguments import as_kappa, check_sizes, compute_dtype
-from lorentz_jax._src.plain import boost_by, midpoint
+from lorentz_jax._src.plain import blend, boost_by
 from lorentz_jax._src.polar import polar
 from lorentz_jax.nn import initializers
 from lorentz_jax.nn.compiling import check_kappa, check_mode, definer
@@ -266,7 +266,7 @@ class LorentzBatchNorm(HyperbolicModule):
         dtype, share = compute_dtype(self.mean.dtype), self.momentum
         old, new = self.mean[...].astype(dtype), jax.lax.stop_gradient(mean).astype(dtype)
         kappa = jax.lax.stop_gradient(as_kappa(kappa, dtype))
-        self.mean[...] = midpoint(old, new, share, kappa).astype(self.mean.dtype)
+        self.mean[...] = blend(old, new, share, kappa).astype(self.mean.dtype)
 
 
 def fold_norm(layer: Any, norm: nnx.Module, kappa: float) -> dict[str, Array] | None:
