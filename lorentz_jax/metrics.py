@@ -1,7 +1,7 @@
-"""Losses and exact counts of a classifier; needs JAX alone.
+"""Losses and exact counts of a classifier, and how well an embedding keeps a graph.
 
 Integers are counted as integers, and nothing is averaged twice: `evaluate` gives the same accuracy
-for every batch size.
+for every batch size. Needs JAX alone.
 """
 
 import math
@@ -14,18 +14,35 @@ import numpy as np
 from jax import Array
 
 from lorentz_jax._src.arguments import compute_dtype
+from lorentz_jax._src.graphs import (
+    Distortion,
+    distortion,
+    gromov_delta,
+    mean_average_precision,
+    sampled_gromov_delta,
+)
 
 __all__ = [
     "Counts",
+    "Distortion",
     "correct_predictions",
     "count_batch",
     "cross_entropy",
+    "distortion",
     "evaluate",
     "format_metric",
+    "gromov_delta",
+    "mean_average_precision",
     "ragged_batches",
     "ratio",
+    "sampled_gromov_delta",
     "summarise",
 ]
+
+for _object in (
+    Distortion, distortion, gromov_delta, mean_average_precision, sampled_gromov_delta
+):  # fmt: skip
+    _object.__module__ = __name__
 
 
 class Counts(NamedTuple):

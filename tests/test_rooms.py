@@ -12,7 +12,7 @@ PURE = {"geometry", "hyperplane", "functional", "ambient"}
 LEVELS = [
     {"_src", "_version"},
     PURE,
-    {"metrics", "nn", "optim"},
+    {"metrics", "losses", "distributions", "nn", "optim"},
     {"models"},
     {"data"},
     {"inference"},
