@@ -3,8 +3,8 @@
 Every layer takes points `(..., D)` by their space part, and an optional `kappa` that overrides its
 own: a network can pass one curvature to all its layers. Parameter names: `kernel` (the weight-norm
 direction, or the weights where there is no weight norm), `gain` (raw; the column norm is its
-softplus), `bias`, `beta`, and `raw` (of a learned kappa). The only other state is the
-`nnx.BatchStat` `mean` of a batch norm.
+softplus), `bias`, `beta`, `points` (of an embedding), and `raw` (of a learned kappa). The only
+other state is the `nnx.BatchStat` `mean` of a batch norm.
 
 To write a layer of your own, start from `HyperplaneLayer` (it has weights and biases) or
 `HyperbolicModule` (it has a kappa).
@@ -15,6 +15,7 @@ from lorentz_jax._src.extras import require
 require("lorentz_jax.nn", "nn", "flax")
 
 from lorentz_jax.nn import compiling, initializers
+from lorentz_jax.nn.embedding import LorentzEmbedding
 from lorentz_jax.nn.layers import (
     LorentzBatchNorm,
     LorentzConv,
@@ -40,6 +41,7 @@ __all__ = [
     "Kappa",
     "LorentzBatchNorm",
     "LorentzConv",
+    "LorentzEmbedding",
     "LorentzLinear",
     "LorentzMLR",
     "compiling",

@@ -13,17 +13,25 @@ from lorentz_jax.optim.groups import (
     leaf_name,
     limit_turn,
 )
-from lorentz_jax.optim.riemannian import RiemannianSgdState, riemannian_gradient, riemannian_sgd
+from lorentz_jax.optim.riemannian import (
+    RiemannianAdamState,
+    RiemannianSgdState,
+    riemannian_adam,
+    riemannian_gradient,
+    riemannian_sgd,
+)
 
 __all__ = [
     "GROUPS",
     "OTHERS",
     "Group",
+    "RiemannianAdamState",
     "RiemannianSgdState",
     "decay_mask",
     "leaf_groups",
     "leaf_name",
     "limit_turn",
+    "riemannian_adam",
     "riemannian_gradient",
     "riemannian_sgd",
 ]

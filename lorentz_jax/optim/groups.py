@@ -27,13 +27,13 @@ class Group(NamedTuple):
     matrix: bool = False
     """Whether they are matrices, with the last axis for output, that Muon can train."""
     riemannian: bool = False
-    """Whether they are points, by their space part, that `riemannian_sgd` trains."""
+    """Whether they are points, by their space part, that a Riemannian rule trains."""
 
 
 # kernel: direction of a weight-normalised kernel, or a plain weight; gain: its raw length;
 # bias: b of a hyperplane; beta: where batch norm puts the centroid; raw: learned kappa;
 # gamma: of a batch norm with variance; scale: the same of Flax's; log_scale: of Chen's layer;
-# time: the row of a kernel that acts on the time (baselines).
+# time: the row of a kernel that acts on the time (baselines); points: of an embedding.
 # `fast` decays kernels and gains. Decay would let b, beta or a raw kappa drift to what 0 means.
 # The outputs of a deep network grow layer upon layer, probably since a norm that only centres does
 # not undo a turn towards the largest variance of the input. Without a limit to the turn of
@@ -52,6 +52,7 @@ GROUPS: dict[str, dict[str, Group]] = {
         "log_scale": Group(),
         "scale": Group(),
         "time": Group(decay=True),
+        "points": Group(riemannian=True),
     },
     "paper": {
         "kernel": Group(decay=True, matrix=True),
@@ -62,6 +63,7 @@ GROUPS: dict[str, dict[str, Group]] = {
         "log_scale": Group(decay=True),
         "scale": Group(decay=True),
         "time": Group(decay=True),
+        "points": Group(riemannian=True),
     },
 }
 """The groups of each preset of `nn.initializers`, by leaf name."""
