@@ -1,9 +1,9 @@
 """The layers as pure functions of arrays, on points stored by their space part.
 
-Conventions as in `lorentz_jax.geometry`; images are NHWC and kernels `(kh, kw, in, out)`, and
-normals come from `hyperplane`. A shape that does not fit another is a `ValueError`. Layers square
-their inputs, so they need coordinates below the root of the largest number: a radius s r below 45
-in float32 and 355 in float64.
+Conventions as in `lorentz_jax.geometry`; images are NHWC and kernels `(kh, kw, in, out)`, or with
+one or three spatial axes in place of two, and normals come from `hyperplane`. A shape that does
+not fit another is a `ValueError`. Layers square their inputs, so they need coordinates below the
+root of the largest number: a radius s r below 45 in float32 and 355 in float64.
 
 `(D68)` and so on are equations of `docs/derivations.md`. Examples assume what those of `geometry`
 do, `import jax` and `from lorentz_jax import functional, hyperplane`.
@@ -23,6 +23,7 @@ from lorentz_jax._src.arguments import (
     Activation,
     along_batch,
     as_array,
+    check_images,
     check_input,
     check_shapes,
     compute_dtype,
@@ -83,43 +84,51 @@ def conv(
     strides: int | Sequence[int] = 1,
     padding: Padding = None,
     activation: Activation | None = None,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
 ) -> Array:
     """Apply the Lorentz convolution: `linear` on the concatenated points of each patch.
 
     The concatenation has time `t = sqrt(1/kappa + sum_patch |x|^2)`, so `y = h(conv(x, v) - t v_t)`
     (D68): an ordinary convolution, a window sum over one channel and a rank-1 term; no patch is
-    ever formed. Padding with zeros is padding with the origin.
+    ever formed. Padding with zeros is padding with the origin. The kernel says whether there are
+    one, two or three spatial axes.
 
     Args:
         x: Images `(..., H, W, C_in)`.
-        normals: One plane per output channel, space part `(kh, kw, C_in, C_out)`.
+        normals: One plane per output channel, space part `(kh, kw, C_in/groups, C_out)`.
         kappa: Minus the curvature, one number.
         strides: One, or one per axis.
         padding: See `Padding`.
         activation: h, elementwise on space parts; None for none.
+        dilation: From one pixel of the window to the next; one number, or one per axis.
+        groups: Into how many points the channels of a pixel are split. Each is convolved apart, as
+            in `lax`; with `groups = C_in` the convolution is depthwise.
 
     Returns:
         Images `(..., H', W', C_out)`.
 
     Raises:
-        ValueError: if strides or padding do not name two axes.
+        ValueError: if strides, padding or dilation do not name the spatial axes, or groups do not
+            divide the channels.
 
     >>> v = hyperplane.normals(jnp.ones((3, 3, 2, 4)), jnp.zeros(4), 1.0)
     >>> functional.conv(jnp.zeros((8, 6, 6, 2)), v, 1.0, strides=2).shape
     (8, 3, 3, 4)
     """
-    x = check_input(x, normals, axes=3)
+    x = check_images(x, normals, groups)
     kappa = kappa_beside(x, kappa)
-    window = normals.space.shape[:2]
-    strides, pads = _conv.window_arguments(strides, padding, window)
-    images = x.reshape((-1, *x.shape[-3:]))
+    size = normals.space.shape[:-2]
+    window = _conv.window_arguments(strides, padding, size, dilation, groups)
+    axes = len(size) + 1
+    images = x.reshape((-1, *x.shape[-axes:]))
     if normals.time is None:
-        z = _conv.conv_images(images, normals.space, strides, pads).astype(kappa.dtype)
+        z = _conv.conv_images(images, normals.space, window).astype(kappa.dtype)
     else:
-        t = _conv.patch_time(images, kappa, window, strides, pads)
-        z = _conv.conv_product(images, normals.space, normals.time, t, strides, pads)
+        t = _conv.patch_time(images, kappa, size, window)
+        z = _conv.conv_product(images, normals.space, normals.time, t, window)
     y = (activation or _identity)(z).astype(x.dtype)
-    return y.reshape(x.shape[:-3] + y.shape[1:])
+    return y.reshape(x.shape[:-axes] + y.shape[1:])
 
 
 def batch_mean(x: ArrayLike, kappa: ArrayLike) -> Array:
@@ -233,6 +242,8 @@ def conv_center(
     strides: int | Sequence[int] = 1,
     padding: Padding = None,
     unit_scale: ArrayLike | None = None,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
 ) -> tuple[Array, Array]:
     """Apply `y = conv(x)` and `center(y, batch_mean(y), beta)` in one step.
 
@@ -241,44 +252,52 @@ def conv_center(
 
     Args:
         x: Images `(N, H, W, C_in)`.
-        normals: One plane per output channel, space part `(kh, kw, C_in, C_out)`.
+        normals: One plane per output channel, space part `(kh, kw, C_in/groups, C_out)`.
         beta: A point `(C_out,)`.
         kappa: Minus the curvature, one number.
         strides: One, or one per axis.
         padding: See `Padding`.
         unit_scale: Multiplies the space part of the normals, `(C_out,)`; see
             `hyperplane.factored_normals`. Where it is 0 it gets no gradient.
+        dilation: As in `conv`.
+        groups: As in `conv`; more than one needs normals without a time.
 
     Returns:
         Images `(N, H', W', C_out)` and the mean `(C_out,)`.
 
     Raises:
-        ValueError: if x is empty.
+        ValueError: if x is empty, or there are groups and a time.
 
     >>> v = hyperplane.normals(jnp.ones((3, 3, 2, 4)), jnp.zeros(4), 1.0)
     >>> y, mean = functional.conv_center(jnp.ones((8, 6, 6, 2)), v, jnp.zeros(4), 1.0)
     >>> y.shape, mean.shape
     ((8, 6, 6, 4), (4,))
     """
-    x = check_input(x, normals, axes=3)
+    x, space = check_images(x, normals, groups), normals.space
     beta = as_array("beta", beta)
-    if x.ndim != 4 or x.size == 0:
-        raise ValueError(f"expected images (N, H, W, C_in) with pixels in them, got {x.shape}")
-    space = normals.space
+    if x.ndim != space.ndim or x.size == 0:
+        raise ValueError(
+            f"expected images of {space.ndim} axes (N, ..., C_in) with pixels in them, "
+            f"got {x.shape}"
+        )
+    if groups > 1 and normals.time is not None:
+        raise ValueError(
+            "groups > 1 need normals without a time (b = 0); use conv and center_batch"
+        )
     ones = jnp.ones(space.shape[-1:], space.dtype)
     scale = ones if unit_scale is None else as_array("unit_scale", unit_scale)
     check_shapes(ones.shape, beta=beta)
     check_shapes(ones.shape, unit_scale=scale)
     kappa = kappa_beside(x, kappa)
-    strides, pads = _conv.window_arguments(strides, padding, space.shape[:2])
+    window = _conv.window_arguments(strides, padding, space.shape[:-2], dilation, groups)
     space, scale, beta = (a.astype(kappa.dtype) for a in (space, scale, beta))
     results: Any
     if normals.time is None:
         arguments = _centering.alike(x, space, scale, beta, kappa)
-        results = _centering.conv_center(*arguments, strides, pads)
+        results = _centering.conv_center(*arguments, window)
     else:
         time = normals.time.astype(kappa.dtype)
-        results = _conv.conv_center(x, space, scale, time, beta, kappa, strides, pads)
+        results = _conv.conv_center(x, space, scale, time, beta, kappa, window)
     return results[0], lax.stop_gradient(results[1])
 
 

@@ -115,9 +115,9 @@ def check_normals(normals: Any) -> None:
     check_shapes(space.shape[-1:], f"normals with a space part {space.shape}", **units)
 
 
-def check_pixels(shape: tuple[Any, ...]) -> None:
-    """Raise `ValueError` for images `(..., H, W, C)` without a pixel; a symbolic size has some."""
-    if any(isinstance(size, int) and size < 1 for size in shape[-3:-1]):
+def check_pixels(shape: tuple[Any, ...], axes: int = 2) -> None:
+    """Raise `ValueError` for images `(..., *axes, C)` without a pixel; a symbolic size has some."""
+    if any(isinstance(size, int) and size < 1 for size in shape[-1 - axes : -1]):
         raise ValueError(f"expected images with pixels, got shape {shape}")
 
 
@@ -143,6 +143,28 @@ def check_input(x: Any, normals: Any, axes: int) -> Array:
         )
     if axes == 3:
         check_pixels(x.shape)
+    return x
+
+
+def check_images(x: Any, normals: Any, groups: int = 1) -> Array:
+    """`x` as images `(..., *spatial, D_in)` that fit a kernel `(*window, D_in/groups, D_out)`."""
+    check_normals(normals)
+    check_sizes(groups=groups)
+    kernel = normals.space.shape
+    axes = len(kernel) - 2
+    if not 1 <= axes <= 3:
+        raise ValueError(
+            f"expected normals with a space part of 3 to 5 axes (window, in, out), got {kernel}"
+        )
+    x, per_group = as_array("x", x, min_ndim=axes + 1), f" = {kernel[-2]} * {groups} groups"
+    if x.shape[-1] != kernel[-2] * groups:
+        raise ValueError(
+            f"expected points with D_in = {kernel[-2] * groups}{per_group if groups > 1 else ''} "
+            f"space coordinates in the last axis, got shape {x.shape}"
+        )
+    if kernel[-1] % groups:
+        raise ValueError(f"{groups} groups do not divide the {kernel[-1]} units of the kernel")
+    check_pixels(x.shape, axes)
     return x
 
 

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from lorentz_jax._src.conv import conv_images
+from lorentz_jax._src.conv import conv_images, sum_inputs
 from lorentz_jax._src.plain import lorentz_length, precise
 from lorentz_jax._src.scalars import divide
 
@@ -274,26 +274,26 @@ center_batch.defvjp(
 )
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6))
-def conv_center(x, space, scale, beta, kappa, strides, pads):
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
+def conv_center(x, space, scale, beta, kappa, window):
     """The centred convolution `scale conv(x)` without a bias, and the mean."""
-    return _keep_conv(x, space, scale, beta, kappa, strides, pads)[0]
+    return _keep_conv(x, space, scale, beta, kappa, window)[0]
 
 
-def _keep_conv(x, space, scale, beta, kappa, strides, pads):
+def _keep_conv(x, space, scale, beta, kappa, window):
     # Held, for the sum of `_pull_back_conv`: made again it would be brought to another order.
     (kernel,) = _hold(space.astype(x.dtype))
-    results, kept = keep(conv_images(x, kernel, strides, pads), scale, beta, kappa)
+    results, kept = keep(conv_images(x, kernel, window), scale, beta, kappa)
     return results, (x, kernel, kept)
 
 
-def _pull_back_conv(strides, pads, residuals, cotangents):
+def _pull_back_conv(window, residuals, cotangents):
     x, kernel, kept = residuals
     g_z, g_beta, g_kappa = pull_back(kept, cotangents[0])
-    (g_x,) = jax.linear_transpose(lambda x: conv_images(x, kernel, strides, pads), x)(g_z)
-    (g_kernel,) = jax.linear_transpose(lambda k: conv_images(x, k, strides, pads), kernel)(g_z)
+    (g_x,) = jax.linear_transpose(lambda x: conv_images(x, kernel, window), x)(g_z)
+    (g_kernel,) = jax.linear_transpose(lambda k: conv_images(x, k, window), kernel)(g_z)
     # The kernel as the convolution has it: a GPU keeps it in an order of axes of its own.
-    along = jnp.sum(g_kernel.astype(g_beta.dtype) * kernel.astype(g_beta.dtype), axis=(0, 1, 2))
+    along = sum_inputs(g_kernel.astype(g_beta.dtype) * kernel.astype(g_beta.dtype))
     g_scale = divide(along, kept.scale)  # (D80)
     return g_x, g_kernel.astype(g_beta.dtype), g_scale, g_beta, g_kappa
 

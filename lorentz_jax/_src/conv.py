@@ -9,77 +9,136 @@ has no forward-mode derivative (jvp): the plain functions do. `(D68)` and so on 
 
 import functools
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from lorentz_jax._src.arguments import check_sizes
 from lorentz_jax._src.plain import point_time, precise, shifts, time_of, to_hyperboloid
 from lorentz_jax._src.scalars import divide
 
 Padding = str | int | Sequence[int | tuple[int, int]] | None
-"""None for (k - 1)//2 on both sides, an int, two ints, two pairs, or "SAME"/"VALID" as in `lax`."""
+"""None for (k - 1)//2 on both sides, an int, an int or a pair for each axis, or "SAME"/"VALID"."""
 
 
-def window_arguments(strides: int | Sequence[int], padding: Padding, window: Sequence[int]):
-    """Strides as a pair and padding as `lax` takes it (hashable).
+class Window(NamedTuple):
+    """How the window of a convolution moves; hashable.
 
-    None is (k - 1)//2 on both sides, whatever the stride (the reference's).
+    Attributes:
+        strides: one for each spatial axis.
+        pads: pairs for the axes, or a word, as `lax` takes them.
+        dilation: the distance between the pixels of a window, one for each axis.
+        groups: how many groups of channels are convolved apart.
     """
-    strides = (strides, strides) if isinstance(strides, int) else tuple(strides)
-    if len(strides) != 2 or min(strides) < 1:
-        raise ValueError(f"strides must be one or two positive numbers, got {strides}")
+
+    strides: tuple[int, ...]
+    pads: Any
+    dilation: tuple[int, ...]
+    groups: int = 1
+
+
+def per_axis(name: str, value: int | Sequence[int], axes: int) -> tuple[int, ...]:
+    """One positive number for each of `axes` spatial axes; a single one stands for all."""
+    values = (value,) * axes if isinstance(value, int) else tuple(value)
+    if len(values) != axes or min(values) < 1:
+        raise ValueError(f"{name} must be one positive number or {axes} of them, got {value}")
+    return values
+
+
+def window_arguments(
+    strides: int | Sequence[int],
+    padding: Padding,
+    window: Sequence[int],
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+) -> Window:
+    """What `lax` needs to know of a convolution with a kernel of this window.
+
+    A padding of None is (k - 1)//2 on both sides, whatever the stride (the reference's), times the
+    dilation.
+    """
+    axes = len(window)
+    strides = per_axis("strides", strides, axes)
+    dilation = per_axis("dilation", dilation, axes)
+    check_sizes(groups=groups)
     if isinstance(padding, str):
         if padding.upper() not in ("SAME", "SAME_LOWER", "VALID"):
             raise ValueError(
                 f'padding must be "SAME" or "VALID" where it is a word, got {padding!r}'
             )
-        return strides, padding
+        return Window(strides, padding, dilation, groups)
     if padding is None:
-        padding = [(k - 1) // 2 for k in window]
-    pairs = [padding] * 2 if isinstance(padding, int) else list(padding)
-    if len(pairs) != 2:
-        raise ValueError(f"padding must name two spatial axes, got {padding!r}")
-    return strides, tuple((p, p) if isinstance(p, int) else (int(p[0]), int(p[1])) for p in pairs)
+        padding = [d * (k - 1) // 2 for d, k in zip(dilation, window, strict=True)]
+    pairs = [padding] * axes if isinstance(padding, int) else list(padding)
+    if len(pairs) != axes:
+        raise ValueError(f"padding must name {axes} spatial axes, got {padding!r}")
+    pads = tuple((p, p) if isinstance(p, int) else (int(p[0]), int(p[1])) for p in pairs)
+    return Window(strides, pads, dilation, groups)
 
 
-def window_sum(x, window, strides, pads):
-    """Sum over windows of one-channel images `(N, H, W, 1)`."""
+def window_sum(x, size, window: Window):
+    """Sum over windows of this size, channel by channel, of images `(N, ..., C)`."""
     zero = np.zeros((), x.dtype)  # a traced one would hide that this is a sum
-    pads = pads if isinstance(pads, str) else [(0, 0), *pads, (0, 0)]
-    return lax.reduce_window(x, zero, lax.add, (1, *window, 1), (1, *strides, 1), pads)
+    pads = window.pads if isinstance(window.pads, str) else [(0, 0), *window.pads, (0, 0)]
+    sizes, strides, dilation = ((1, *n, 1) for n in (size, window.strides, window.dilation))
+    return lax.reduce_window(x, zero, lax.add, sizes, strides, pads, None, dilation)
 
 
-def patch_time(x, kappa, window, strides, pads):
-    """Time of the concatenated point of each patch, `(N, H', W', 1)`, in kappa's dtype."""
-    squares = jnp.sum(jnp.square(x.astype(kappa.dtype)), axis=-1, keepdims=True)
-    return jnp.sqrt(1 / kappa + window_sum(squares, window, strides, pads))
+def patch_time(x, kappa, size, window: Window):
+    """Time of the concatenated point of each patch, in kappa's dtype.
+
+    `(N, ..., groups)`: a group of channels is a point of its own.
+    """
+    squares = jnp.square(x.astype(kappa.dtype))
+    by_group = (*x.shape[:-1], window.groups, x.shape[-1] // window.groups)
+    squares = jnp.sum(squares.reshape(by_group), axis=-1)
+    return jnp.sqrt(1 / kappa + window_sum(squares, size, window))
 
 
-def conv_images(x, kernel, strides, pads, dtype=None):
-    """Convolve NHWC images with a kernel `(kh, kw, in, out)`; the result has `dtype`."""
+def dimension_numbers(axes: int) -> tuple[str, str, str]:
+    """Images with the channels last, kernels `(..., in, out)`."""
+    names = "DHW"[-axes:]
+    return (f"N{names}C", f"{names}IO", f"N{names}C")
+
+
+def conv_images(x, kernel, window: Window, dtype=None):
+    """Convolve images `(N, ..., C)` with a kernel `(..., in, out)`; the result has `dtype`."""
     return lax.conv_general_dilated(
         x,
         kernel.astype(x.dtype),
-        strides,
-        pads,
-        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        window.strides,
+        window.pads,
+        rhs_dilation=window.dilation,
+        dimension_numbers=dimension_numbers(x.ndim - 2),
+        feature_group_count=window.groups,
         preferred_element_type=dtype,
     )
 
 
-def conv_product(x, space, time, t, strides, pads):
+def rank_one(t, time):
+    """`t v_t` of every unit: t `(..., groups)` is the time that the units of each group see."""
+    if t.shape[-1] == 1:
+        # A product of matrices: the backward pass of `t * time` would write out the cotangent and
+        # sum it slowly. In full precision, since it may cancel with another term.
+        return jnp.matmul(t, time.astype(t.dtype)[None], precision=lax.Precision.HIGHEST)
+    by_group = time.astype(t.dtype).reshape(t.shape[-1], -1)
+    return (t[..., None] * by_group).reshape(*t.shape[:-1], time.size)
+
+
+def conv_product(x, space, time, t, window: Window):
     """`X o v` of every patch, whose time is `t`, with every unit; in the dtype of `t`.
 
-    Its backward pass keeps x, which the convolution keeps anyway, and the one channel t.
+    Its backward pass keeps x, which the convolution keeps anyway, and the few channels of t.
     """
-    product = conv_images(x, space, strides, pads, t.dtype)
-    # A product of matrices and a sum: the backward pass of `- t * time` would write out the negated
-    # cotangent and sum it slowly. In full precision, since the two terms may cancel.
-    rank_one = jnp.matmul(t, -time.astype(t.dtype)[None], precision=lax.Precision.HIGHEST)
-    return product + rank_one
+    return conv_images(x, space, window, t.dtype) + rank_one(t, -time)
+
+
+def sum_inputs(x):
+    """Sum over all axes but the last."""
+    return jnp.sum(x, axis=tuple(range(x.ndim - 1)))
 
 
 class _Residuals(NamedTuple):
@@ -130,16 +189,16 @@ def _constants(kept: _Residuals) -> _Constants:
     return _Constants(s, mu_t, beta_t, m, k1, k2)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(6, 7))
-def conv_center(x, space, unit_scale, time, beta, kappa, strides, pads):
+@functools.partial(jax.custom_vjp, nondiff_argnums=(6,))
+def conv_center(x, space, unit_scale, time, beta, kappa, window):
     """The centred convolution and the batch mean that it was centred at."""
-    return _forward(x, space, unit_scale, time, beta, kappa, strides, pads)[0]
+    return _forward(x, space, unit_scale, time, beta, kappa, window)[0]
 
 
-def _forward(x, space, unit_scale, time, beta, kappa, strides, pads):
+def _forward(x, space, unit_scale, time, beta, kappa, window):
     dtype = kappa.dtype
-    t = patch_time(x, kappa, space.shape[:2], strides, pads)
-    product = conv_images(x, space, strides, pads, dtype)
+    t = patch_time(x, kappa, space.shape[:-2], window)
+    product = conv_images(x, space, window, dtype)
     stored = (unit_scale * product - t * time).astype(x.dtype)  # (D68)
     shape, t = stored.shape, t.reshape(-1, 1)
     y = stored.astype(dtype).reshape(-1, shape[-1])
@@ -199,9 +258,9 @@ def _mean_cotangent(g_mu, g_mu_t, kept: _Residuals, n: _Constants):
 def _unit_scale_cotangent(g_space, g_y, g_time, kept: _Residuals):
     """(D80), from the kernel or from the image, whichever is smaller."""
     if kept.space.size < kept.out.size:
-        return divide(jnp.sum(g_space * kept.space, axis=(0, 1, 2)), kept.unit_scale)
+        return divide(sum_inputs(g_space * kept.space), kept.unit_scale)
     dtype = kept.kappa.dtype
-    along_y = jnp.sum(g_y.astype(dtype) * kept.stored.astype(dtype), axis=(0, 1, 2))
+    along_y = sum_inputs(g_y.astype(dtype) * kept.stored.astype(dtype))
     return divide(divide(along_y, kept.unit_scale) - kept.time * g_time, kept.unit_scale)
 
 
@@ -212,7 +271,7 @@ def _kappa_by_euler(g, g_x, g_beta, kept: _Residuals):
     return (euler - jnp.sum(g * kept.out.astype(dtype).reshape(g.shape))) / (2 * kept.kappa)
 
 
-def _backward(strides, pads, kept: _Residuals, cotangents):
+def _backward(window, kept: _Residuals, cotangents):
     x, space, time, mu, beta, t = kept.x, kept.space, kept.time, kept.mu, kept.beta, kept.t
     dtype = kept.kappa.dtype
     g, y = (i.astype(dtype).reshape(t.size, -1) for i in (cotangents[0], kept.stored))
@@ -230,13 +289,13 @@ def _backward(strides, pads, kept: _Residuals, cotangents):
     mu_v, beta_v, eta_v = (jnp.sum(point * time) for point in (mu, beta, eta))
     g_t = -(r + g_d * mu_v + g_e * beta_v + omega * kept.f + eta_v)  # (D78)
     # (D79)
-    (g_x,) = jax.linear_transpose(lambda x: conv_images(x, space, strides, pads), x)(g_y)
-    (g_space,) = jax.linear_transpose(lambda k: conv_images(x, k, strides, pads), space)(g_y)
+    (g_x,) = jax.linear_transpose(lambda x: conv_images(x, space, window), x)(g_y)
+    (g_space,) = jax.linear_transpose(lambda k: conv_images(x, k, window), space)(g_y)
     g_unit_scale = _unit_scale_cotangent(g_space, g_y, g_time, kept)
-    window = functools.partial(window_sum, window=space.shape[:2], strides=strides, pads=pads)
-    squares = jax.ShapeDtypeStruct((*x.shape[:3], 1), dtype)
-    by_square = (g_t / (2 * t)).reshape(*kept.out.shape[:3], 1)
-    (g_squares,) = jax.linear_transpose(window, squares)(by_square)
+    sums = functools.partial(window_sum, size=space.shape[:-2], window=window)
+    squares = jax.ShapeDtypeStruct((*x.shape[:-1], 1), dtype)
+    by_square = (g_t / (2 * t)).reshape(*kept.out.shape[:-1], 1)
+    (g_squares,) = jax.linear_transpose(sums, squares)(by_square)
     g_x = g_x.astype(dtype) + 2 * x.astype(dtype) * g_squares
     g_kappa = _kappa_by_euler(g, g_x, g_beta, kept)
     return g_x.astype(x.dtype), g_space, g_unit_scale, g_time, g_beta, g_kappa

@@ -44,9 +44,9 @@ class EuclideanConv(nnx.Module):
         """Map images `(N, H, W, in)` to `(N, H', W', out)`."""
         check_pixels(x.shape)
         kernel = self.kernel[...].astype(x.dtype)
-        strides, pads = window_arguments(self.strides, None, kernel.shape[:2])
+        window = window_arguments(self.strides, None, kernel.shape[:2])
         folded = self.frozen is not None and self.frozen.folded
-        out = conv_images(x, kernel, strides, pads)
+        out = conv_images(x, kernel, window)
         # In the dtype of the images: a GPU's library adds a bias and applies ReLU as it convolves.
         return out + self.bias[...].astype(out.dtype) if folded else out
 

@@ -160,17 +160,17 @@ def conv(
     channel.
     """
     x = check_input(x, normals, axes=3)
-    window = normals.space.shape[:2]
+    size = normals.space.shape[:2]
     kappa = as_kappa(kappa, compute_dtype(x.dtype))
     s = jnp.sqrt(kappa)
-    strides, pads = window_arguments(strides, padding, window)
+    window = window_arguments(strides, padding, size)
     images = x.reshape((-1, *x.shape[-3:])).astype(kappa.dtype)
-    tangents = log_origin(images, kappa) * beta_ratio(x.shape[-1], math.prod(window))
+    tangents = log_origin(images, kappa) * beta_ratio(x.shape[-1], math.prod(size))
     squares = jnp.sum(tangents * tangents, axis=-1, keepdims=True)
-    angle = s * root(window_sum(squares, window, strides, pads))
+    angle = s * root(window_sum(squares, size, window))
     stretch = ratio(jnp.sinh, angle, 1)
     q = jnp.cosh(angle) / (s * stretch)
-    product = conv_product(tangents.astype(x.dtype), normals.space, normals.times, q, strides, pads)
+    product = conv_product(tangents.astype(x.dtype), normals.space, normals.times, q, window)
     y = _from_products(stretch * product, normals, s).astype(x.dtype)
     return y.reshape(x.shape[:-3] + y.shape[1:])
 

@@ -21,6 +21,7 @@ from lorentz_jax.nn.modules import (
     Activation,
     HyperbolicModule,
     HyperplaneLayer,
+    check_groups,
     freeze_window,
     window_shape,
 )
@@ -75,17 +76,20 @@ class LorentzLinear(HyperplaneLayer):
 
 
 class LorentzConv(HyperplaneLayer):
-    """Lorentz convolution of NHWC images of points, `functional.conv` with parameters.
+    """Lorentz convolution of images of points, channels last: `functional.conv` with parameters.
 
     Args:
         in_features: D_in, space coordinates of a pixel.
         out_features: D_out, space coordinates of a pixel of the output.
-        kernel_size: height and width of the window, or one number for both.
+        kernel_size: height and width of the window, or one number for both. A sequence of one or
+            three numbers is for images with one or three spatial axes.
         kappa: curvature parameter; the curvature is -kappa, and a call can override it.
         rngs: the stream `params` draws the kernel.
         strides: one number, or one for each axis.
-        padding: an int, two ints, two pairs, "SAME" or "VALID"; None pads (k - 1)//2 on every
-            side, as the reference does. Padding is with the origin.
+        padding: an int, an int or a pair for each axis, "SAME" or "VALID"; None pads (k - 1)//2 on
+            every side, as the reference does. Padding is with the origin.
+        dilation: from one pixel of the window to the next; one number, or one for each axis.
+        groups: into how many points the channels of a pixel are split, to be convolved apart.
         learn_kappa: make kappa a parameter, see `Kappa`.
         activation: elementwise on space parts, None for none.
         weight_norm: `w = softplus(g) a/|a|`, with the length |a| over window and channels.
@@ -107,22 +111,26 @@ class LorentzConv(HyperplaneLayer):
     def __init__(
         self, in_features: int, out_features: int, kernel_size: int | Sequence[int] = 3, *,
         kappa: float, rngs: nnx.Rngs, strides: int | Sequence[int] = 1,
-        padding: functional.Padding = None, learn_kappa: bool = False,
-        activation: Activation | None = None, weight_norm: bool = True, use_bias: bool = True,
-        init: str = "fast", param_dtype: Any = jnp.float32,
+        padding: functional.Padding = None, dilation: int | Sequence[int] = 1, groups: int = 1,
+        learn_kappa: bool = False, activation: Activation | None = None, weight_norm: bool = True,
+        use_bias: bool = True, init: str = "fast", param_dtype: Any = jnp.float32,
     ):  # fmt: skip
-        shape = (*window_shape(kernel_size), in_features, out_features)
+        size = window_shape(kernel_size, (1, 2, 3))
+        check_groups(groups, in_features, out_features)
+        shape = (*size, in_features // groups, out_features)
         values = initializers.affine(rngs.params(), shape, init, weight_norm, param_dtype)
         super().__init__(values, kappa, learn_kappa, activation, init, use_bias)
-        self.strides, self.padding = freeze_window(strides, padding)
+        self.strides, self.padding = freeze_window(strides, padding, len(size))
+        self.dilation, self.groups = freeze_window(dilation, None, len(size))[0], groups
 
     compiles, constant_names = True, (*NORMALS, "push", "pull")
 
     def __call__(self, x: Array, kappa: Any = None) -> Array:
         """Map images `(..., H, W, D_in)` to `(..., H', W', D_out)`."""
         normals, kappa = self.normals(kappa), self.resolve_kappa(kappa)
+        window = {"dilation": self.dilation, "groups": self.groups}
         finish = _finish(self, kappa)
-        return functional.conv(x, normals, kappa, self.strides, self.padding, finish)
+        return functional.conv(x, normals, kappa, self.strides, self.padding, finish, **window)
 
     def fold(self, norm: nnx.Module, kappa: float) -> dict[str, Array] | None:
         """Return constants of the layer and the norm after it, see `fold_norm`."""
@@ -278,11 +286,13 @@ def fold_norm(layer: Any, norm: nnx.Module, kappa: float) -> dict[str, Array] | 
     Args:
         layer: a `LorentzLinear` or `LorentzConv`.
         norm: what is applied to its output. Only a `LorentzBatchNorm` folds, and not behind an
-            activation.
+            activation or groups.
         kappa: of both.
     """
     if definer(norm) is not LorentzBatchNorm or layer.activation is not None:
         return None
+    if getattr(layer, "groups", 1) > 1:
+        return None  # R would mix the units of different groups
     centre: Any = norm
     mean, beta = (np.asarray(p, np.float64) for p in (centre.mean[...], centre.beta_point(kappa)))
     rotation, point = polar(beta, mean, kappa)
@@ -327,6 +337,7 @@ def conv_norm(
         (2, 6, 6, 8)
     """
     apart = not isinstance(conv, LorentzConv) or conv.activation is not None
+    apart = apart or (conv.groups > 1 and conv.bias is not None)
     # Points that pass between two curvatures: the fused function knows one.
     apart = apart or (kappa is None and conv.kappa is not norm.kappa and conv.kappa != norm.kappa)
     if apart or norm.uses_running_average(x, use_running_average):
@@ -335,7 +346,7 @@ def conv_norm(
     normals, unit_scale = conv.factored_normals(kappa)
     beta = norm.beta_point(kappa)
     out, mean = functional.conv_center(
-        x, normals, beta, kappa, conv.strides, conv.padding, unit_scale
+        x, normals, beta, kappa, conv.strides, conv.padding, unit_scale, conv.dilation, conv.groups
     )
     norm.update(mean, kappa)
     return out

@@ -11,7 +11,7 @@ from flax import nnx
 from jax import Array
 
 from lorentz_jax import functional, hyperplane
-from lorentz_jax._src.arguments import as_kappa, compute_dtype
+from lorentz_jax._src.arguments import as_kappa, check_sizes, compute_dtype
 from lorentz_jax._src.conv import window_arguments
 from lorentz_jax.hyperplane import Normals
 from lorentz_jax.nn import initializers
@@ -226,21 +226,38 @@ def normal_arrays(normals: Normals) -> dict[str, Array]:
     return {name: array for name, array in arrays.items() if array is not None}
 
 
-def window_shape(kernel_size: int | Sequence[int]) -> tuple[int, int]:
-    """Return height and width of a kernel; one number stands for both."""
-    pair = tuple(kernel_size) if isinstance(kernel_size, Sequence) else (kernel_size,) * 2
-    if len(pair) != 2:
-        raise ValueError(f"kernel_size must be one number or two, got {kernel_size!r}")
-    return pair
+def window_shape(kernel_size: int | Sequence[int], axes: Sequence[int] = (2,)) -> tuple[int, ...]:
+    """Return the sizes of a window, of which there may be as many as `axes` says.
+
+    One number stands for two axes, height and width.
+    """
+    sizes = tuple(kernel_size) if isinstance(kernel_size, Sequence) else (kernel_size,) * 2
+    if len(sizes) not in axes:
+        known = "two" if tuple(axes) == (2,) else f"{min(axes)} to {max(axes)} of them"
+        raise ValueError(f"kernel_size must be one number or {known}, got {kernel_size!r}")
+    return sizes
 
 
-def freeze_window(strides: int | Sequence[int], padding: functional.Padding) -> tuple[Any, Any]:
+def check_groups(groups: int, in_features: int, out_features: int) -> None:
+    """Raise `ValueError` unless the groups divide the features on both sides."""
+    names = {"the input features": in_features, "the output features": out_features}
+    check_sizes(groups=groups, **names)
+    if in_features % groups or out_features % groups:
+        raise ValueError(
+            f"groups must divide the features, got {groups} groups of {in_features} input and "
+            f"{out_features} output features"
+        )
+
+
+def freeze_window(
+    strides: int | Sequence[int], padding: functional.Padding, axes: int = 2
+) -> tuple[Any, Any]:
     """Return strides and padding as static attributes of a module: sequences become tuples.
 
     Raises:
-        ValueError: they do not name two axes, or there is no such padding.
+        ValueError: they do not name the spatial axes, or there is no such padding.
     """
-    window_arguments(strides, padding, (1, 1))
+    window_arguments(strides, padding, (1,) * axes)
     return (
         strides if isinstance(strides, int) else tuple(strides),
         tuple(padding) if isinstance(padding, list) else padding,

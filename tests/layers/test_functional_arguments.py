@@ -82,11 +82,11 @@ X = IMAGE[0]
     ("call", "text"),
     [
         (lambda: functional.linear(X, VK, 1.0), "a space part of 2 axes"),
-        (lambda: functional.conv(X, V, 1.0), "a space part of 4 axes"),
+        (lambda: functional.conv(X, V, 1.0), "a space part of 3 to 5 axes"),
         (lambda: functional.conv(X[0, 0], VK, 1.0), "at least 3 axes"),
         (lambda: functional.conv(X, VK, 1.0, 0), "strides must be"),
         (lambda: functional.conv(X, VK, 1.0, (1, 2, 3)), "strides must be"),
-        (lambda: functional.conv(X, VK, 1.0, 1, (1, 1, 1)), "padding must name two spatial axes"),
+        (lambda: functional.conv(X, VK, 1.0, 1, (1, 1, 1)), "padding must name 2 spatial axes"),
         (lambda: functional.conv(X, VK, np.ones(3, np.float32)), "kappa of shape"),
         (lambda: functional.center(X, MEAN[:2], BETA, 1.0), "mean and beta must have shape"),
         (lambda: functional.center(X, MEAN, BETA[None], 1.0), "mean and beta must have shape"),

@@ -62,13 +62,13 @@ def test_the_window_of_a_convolution(cls):
         (0, "kernel_size must be at least 1, got 0"),
         ((0, 0), "kernel_size must be at least 1, got 0"),
         ((3, -1), "kernel_size must be at least 1, got -1"),
-        ((3, 3, 3), r"kernel_size must be one number or two, got \(3, 3, 3\)"),
-        ((), "kernel_size must be one number or two"),
+        ((3,) * 4, r"kernel_size must be one number or (two|1 to 3 of them), got \(3, 3, 3, 3\)"),
+        ((), "kernel_size must be one number or"),
     ]:
         with pytest.raises(ValueError, match=message):
             make(cls, 2, 3, size)
     for strides in (0, (1, -1), (1, 1, 1)):
-        with pytest.raises(ValueError, match="strides must be one or two positive numbers"):
+        with pytest.raises(ValueError, match="strides must be one positive number or 2 of them"):
             make(cls, 2, 3, strides=strides)
     for shape in ((1, 0, 0, 2), (1, 4, 0, 2), (0, 0, 4, 2)):
         with pytest.raises(ValueError, match="expected images with pixels, got shape"):
@@ -82,7 +82,7 @@ def test_a_padding_that_there_is_not(cls):
         with pytest.raises(ValueError, match='padding must be "SAME" or "VALID"') as caught:
             make(cls, 2, 3, padding=padding)
         assert str(caught.value).endswith(f"got {padding!r}")
-    with pytest.raises(ValueError, match="padding must name two spatial axes"):
+    with pytest.raises(ValueError, match="padding must name 2 spatial axes"):
         make(cls, 2, 3, padding=(1, 1, 1))
     assert make(cls, 2, 3, padding="same")(jnp.ones((1, 4, 4, 2))).shape == (1, 4, 4, 3)
 
