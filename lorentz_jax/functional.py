@@ -31,11 +31,22 @@ from lorentz_jax._src.arguments import (
 )
 from lorentz_jax._src.conv import Padding
 from lorentz_jax._src.plain import point_time, precise, shifts, time_of, to_hyperboloid
+from lorentz_jax._src.pooling import (
+    avg_pool,
+    center_groups,
+    conv_transpose,
+    max_pool,
+    weighted_residual,
+)
 from lorentz_jax._src.scalars import asinh_scaled, divide, safe_norm, theta_limit
 from lorentz_jax.hyperplane import Normals, signed_distance
 
 __all__ = ["Padding", "conv", "conv_center", "linear", "mlr"]
 __all__ += ["batch_mean", "center", "center_batch", "lorentzian", "weight_norm"]
+__all__ += ["avg_pool", "center_groups", "conv_transpose", "max_pool", "weighted_residual"]
+
+for _function in (avg_pool, center_groups, conv_transpose, max_pool, weighted_residual):
+    _function.__module__ = __name__
 
 
 def _identity(x: Array) -> Array:

@@ -63,7 +63,7 @@ def mean_point(x: Array, kappa: Array, axes: tuple[int, ...]) -> Array:
     return _on_hyperboloid(mean, mean_time, kappa)
 
 
-def blend(a: Array, b: Array, share: float, kappa: Array) -> Array:
+def blend(a: Array, b: Array, share: float | Array, kappa: Array) -> Array:
     """Centroid of the points a and b `(..., D)` with weights 1 - share and share.
 
     `-M o M` of the sum M is `((1 - share)^2 + share^2)/kappa` and twice the weights' product times

@@ -32,6 +32,7 @@ from lorentz_jax.nn.modules import (
     normal_arrays,
     resolve_kappa,
 )
+from lorentz_jax.nn.spatial import LorentzConvTranspose, LorentzGroupNorm, LorentzResidual
 
 __all__ = [
     "NORMALS",
@@ -41,9 +42,12 @@ __all__ = [
     "Kappa",
     "LorentzBatchNorm",
     "LorentzConv",
+    "LorentzConvTranspose",
     "LorentzEmbedding",
+    "LorentzGroupNorm",
     "LorentzLinear",
     "LorentzMLR",
+    "LorentzResidual",
     "compiling",
     "conv_norm",
     "initializers",
