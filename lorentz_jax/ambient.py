@@ -45,7 +45,7 @@ from lorentz_jax.hyperplane import Normals
 __all__ = ["from_klein", "from_poincare", "to_klein", "to_poincare"]
 __all__ += ["linear", "mlr", "signed_distance"]
 __all__ += ["centroid", "dist", "dist0", "exp", "exp0", "inner", "log", "log0", "translate"]
-__all__ += ["transport", "transport_from_origin", "transport_to_origin"]
+__all__ += ["pairwise_dist", "transport", "transport_from_origin", "transport_to_origin"]
 __all__ += ["tangent_inner", "tangent_norm"]
 __all__ += ["expmap", "expmap0", "logmap", "logmap0", "ptransp", "ptransp0", "transp", "transp0"]
 
@@ -295,6 +295,26 @@ def centroid(
         last = axis - x.ndim if axis >= 0 else axis
         at = jnp.expand_dims(at, last + 1) if at.ndim >= -last - 2 else at
     return geometry.lift(geometry.centroid(drop_point("x", x, at), kappa, weights, axis), kappa)
+
+
+def pairwise_dist(x: ArrayLike, y: ArrayLike, kappa: ArrayLike, method: str = "exact") -> Array:
+    """Measure the geodesic distances of all pairs of two sets of points.
+
+    Args:
+        x: Points `(..., B, D + 1)`.
+        y: Points `(..., C, D + 1)`.
+        kappa: Minus the curvature, one number or of the batch shape `(...)`.
+        method: As in `geometry.pairwise_dist`.
+
+    Returns:
+        Distances `(..., B, C)`.
+
+    >>> print(ambient.pairwise_dist(x[None], jnp.stack([x, y]), 1.0))
+    [[0.     1.1254]]
+    """
+    x, y, at = checked(kappa, x=x, y=y)
+    at = at[..., None] if at.ndim else at
+    return geometry.pairwise_dist(drop_point("x", x, at), drop_point("y", y, at), kappa, method)
 
 
 def to_poincare(x: ArrayLike, kappa: ArrayLike) -> Array:

@@ -19,6 +19,7 @@ from jax.typing import ArrayLike
 
 from lorentz_jax._src import centering as _centering
 from lorentz_jax._src import conv as _conv
+from lorentz_jax._src.aggregate import aggregate, segment_aggregate
 from lorentz_jax._src.arguments import (
     Activation,
     along_batch,
@@ -43,6 +44,7 @@ from lorentz_jax.hyperplane import Normals, signed_distance
 
 __all__ = ["Padding", "conv", "conv_center", "linear", "mlr"]
 __all__ += ["batch_mean", "center", "center_batch", "lorentzian", "weight_norm"]
+__all__ += ["aggregate", "segment_aggregate"]
 __all__ += ["avg_pool", "center_groups", "conv_transpose", "max_pool", "weighted_residual"]
 
 for _function in (avg_pool, center_groups, conv_transpose, max_pool, weighted_residual):

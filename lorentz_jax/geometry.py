@@ -32,12 +32,13 @@ from lorentz_jax._src.charts import (
     to_klein,
     to_poincare,
 )
+from lorentz_jax._src.pairwise import pairwise_dist
 from lorentz_jax._src.radial import arc, arc_along
 from lorentz_jax._src.scalars import safe_norm
 
 __all__ = ["drop", "from_klein", "from_poincare", "lift", "time", "to_klein", "to_poincare"]
 __all__ += ["centroid", "dist", "dist0", "exp", "exp0", "inner", "log", "log0", "translate"]
-__all__ += ["transport", "transport_from_origin", "transport_to_origin"]
+__all__ += ["pairwise_dist", "transport", "transport_from_origin", "transport_to_origin"]
 __all__ += ["tangent_inner", "tangent_norm"]
 
 for _function in (centroid, drop, from_klein, from_poincare, lift, time, to_klein, to_poincare):

@@ -60,7 +60,8 @@ def mp_linear(X, rows, biases, kappa, activation=lambda a: a):
 
 
 # The functions of `geometry` on space parts, with their own signatures.
-SPACE = {name: CASES[name].truth for name in geometry.__all__ if name not in ("centroid", "drop")}
+OTHERS = {"centroid", "drop", "pairwise_dist"}  # with signatures of their own
+SPACE = {name: CASES[name].truth for name in geometry.__all__ if name not in OTHERS}
 
 # --- evaluation on arrays -------------------------------------------------------------------
 

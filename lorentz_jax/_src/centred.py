@@ -1,0 +1,117 @@
+"""Points seen from a centre, by numbers of which sums and products are formed without cancellation.
+
+The boost that takes a centre p to the origin takes a point x to y. Sums of `(y_t, y)` and products
+of them are those of the points themselves, but near p nothing cancels in them, however far out p
+is. The centre is a choice of coordinates: results do not depend on it, so it carries no derivative.
+Formulas square their arguments, as layers may. `(D170)` and so on are equations of
+`docs/derivations.md`.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.custom_derivatives import SymbolicZero
+
+
+class Centred(NamedTuple):
+    """Points `(..., N, D)` about a centre p; numbers of points are `(..., N, 1)`.
+
+    Attributes:
+        across: the part of x, and of the moved point y, across the direction u of p.
+        forward: `u.(x - p)`.
+        along: `u.y`.
+        rise: `(s y_t - 1)/kappa`, which is `|y|^2/2` in the flat limit.
+        unit: u, `(..., 1, D)`.
+        size: `u.p`, `(..., 1, 1)`.
+    """
+
+    across: Array
+    forward: Array
+    along: Array
+    rise: Array
+    unit: Array
+    size: Array
+
+
+def _dot(x: Array, y: Array) -> Array:
+    return jnp.sum(x * y, axis=-1, keepdims=True)
+
+
+def middle(x: Array, kappa: Array) -> Array:
+    """A point amid the points `(..., N, D)`, `(..., 1, D)`: about `exp0` of the mean of `log0`.
+
+    Unlike the centroid it does not run after the farthest points. Any point would do, so small
+    arguments need no precision.
+    """
+    x, s = lax.stop_gradient((x, jnp.sqrt(kappa)))
+    tiny = float(jnp.finfo(x.dtype).tiny)
+    rho = s * jnp.sqrt(_dot(x, x))
+    logs = x * (jnp.log(rho + jnp.sqrt(1 + rho * rho)) / (rho + tiny))
+    mean = jnp.sum(logs, axis=-2, keepdims=True) / max(x.shape[-2], 1)
+    rho = s * jnp.sqrt(_dot(mean, mean))
+    return mean * ((jnp.exp(rho) - jnp.exp(-rho)) / (2 * rho + tiny))
+
+
+def _coarse(x: Array) -> Array:
+    """`x` rounded to half of its digits, as a constant: products of two such numbers are exact."""
+    info = jnp.finfo(x.dtype)
+    return lax.stop_gradient(lax.reduce_precision(x, info.nexp, (info.nmant - 1) // 2))
+
+
+def centred(x: Array, centre: Array, kappa: Array) -> Centred:
+    """See the points x from the centre (D170)."""
+    centre = lax.stop_gradient(centre)
+    far = jnp.sqrt(_dot(centre, centre))
+    first = (jnp.arange(x.shape[-1]) == 0).astype(x.dtype)  # at the origin any direction will do
+    unit = jnp.where(far > 0, centre / jnp.where(far > 0, far, 1), first)
+    size = _dot(unit, centre)
+    forward = _dot(unit, x - centre)
+    # Far out a rounding error of x across the unit would be a long way.
+    ahead, coarse = size + forward, _coarse(unit)
+    high = _coarse(ahead)
+    across = ((x - coarse * high) - (unit - coarse) * high) - unit * (ahead - high)
+    across = across - lax.stop_gradient(unit * _dot(unit, across))  # one along it goes
+    along, rise = _boosted(forward, _dot(across, across), size, kappa)
+    return Centred(across, forward, along, rise, unit, size)
+
+
+@jax.custom_jvp
+def _boosted(forward: Array, wide: Array, size: Array, kappa: Array) -> tuple[Array, Array]:
+    """`along` and `rise` of points with `|across|^2 = wide` (D171)."""
+    s, ahead = jnp.sqrt(kappa), size + forward
+    time, time_there = _times(ahead, wide, size, kappa)
+    shrink = 1 / (s * size + time_there)
+    # The light-cone coordinate of y is `plus = 1 + s gain`; both without cancellation.
+    climb = s * (forward * (size + ahead) + wide) / (time + time_there)
+    gain, larger = shrink * (climb + forward), time + s * jnp.abs(ahead)
+    plus = shrink * jnp.where(ahead >= 0, larger, (1 + kappa * wide) / larger)
+    half = 0.5 / plus
+    return (gain * (1 + plus) - s * wide) * half, (gain * gain + wide) * half
+
+
+def _times(ahead, wide, size, kappa):
+    squares = ahead * ahead + wide
+    return jnp.sqrt(1 + kappa * squares), jnp.sqrt(1 + kappa * size * size)
+
+
+def _boosted_jvp(primals, tangents):
+    forward, wide, size, kappa = primals
+    dforward, dwide, _, dkappa = tangents
+    along, rise = _boosted(*primals)
+    ahead = size + forward
+    time, there = _times(ahead, wide, size, kappa)
+    dalong = ((1 + kappa * rise) * dforward - kappa * size / 2 * dwide) / time  # (D172)
+    drise = (along * dforward + there / 2 * dwide) / time
+    if not isinstance(dkappa, SymbolicZero):
+        both = time * there  # (D173)
+        dalong -= size / 2 * (ahead * along + wide * there) / both * dkappa
+        squares = size * size * time * time + ahead * ahead + wide  # (both^2 - 1)/kappa
+        straight = along * along * (squares / (both + 1) + size * ahead) / both
+        bent = wide * ((forward * (size + ahead) + wide) / (there + time) + size * along) / time
+        drise -= (straight + bent) / (2 * (2 + kappa * rise)) * dkappa
+    return (along, rise), (dalong, drise)
+
+
+_boosted.defjvp(_boosted_jvp, symbolic_zeros=True)
