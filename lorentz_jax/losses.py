@@ -38,7 +38,7 @@ def contrastive(x: ArrayLike, y: ArrayLike, temperature: ArrayLike, kappa: Array
 
     >>> x = jnp.array([[3.0, 0.0], [0.0, 3.0]])
     >>> print(losses.contrastive(x, x, 1.0, 1.0))
-    [0.0496 0.0496]
+    [0.0489 0.0489]
     """
     x, y = as_array("x", x, min_ndim=2), as_array("y", y, min_ndim=2)
     check_shapes((*x.shape[:1], *x.shape[-1:]), x=x, y=y)

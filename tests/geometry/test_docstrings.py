@@ -7,12 +7,13 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from lorentz_jax import ambient, functional, geometry, hyperplane
+from lorentz_jax import ambient, distributions, functional, geometry, hyperplane, losses
 
-MODULES = (geometry, hyperplane, functional, ambient)
+MODULES = (geometry, hyperplane, functional, ambient, distributions, losses)
 NAMES = [(module, name) for module in MODULES for name in module.__all__ if name != "Padding"]
 IMPORTS = {"ambient": ambient, "functional": functional, "geometry": geometry}
 IMPORTS |= {"hyperplane": hyperplane, "jax": jax, "jnp": jnp}
+IMPORTS |= {"distributions": distributions, "losses": losses}
 
 each = pytest.mark.parametrize(
     ("module", "name"), NAMES, ids=[f"{m.__name__.rpartition('.')[2]}-{n}" for m, n in NAMES]

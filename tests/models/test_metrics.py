@@ -1,7 +1,9 @@
 """Exact counting."""
 
+import doctest
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -73,3 +75,16 @@ def test_batches_cover_each_example_once(count, size):
     covered = np.concatenate([i[m] for i, m in batches])
     np.testing.assert_array_equal(covered, np.arange(count))
     assert all((i < count).all() for i, _ in batches)
+
+
+def test_examples_print_what_they_say():
+    names = {name: getattr(metrics, name) for name in metrics.__all__}
+    texts = [text for f in names.values() if ">>> " in (text := f.__doc__ or "")]
+    for text in texts:
+        test = doctest.DocTestParser().get_doctest(
+            text, {**names, "jax": jax, "jnp": jnp}, "example", None, 0
+        )
+        result = doctest.DocTestRunner().run(test)
+        assert result.attempted
+        assert not result.failed
+    assert len(texts) >= 7
