@@ -29,6 +29,7 @@ from lorentz_jax._src.arguments import (
     check_shapes,
     compute_dtype,
     kappa_beside,
+    row,
 )
 from lorentz_jax._src.conv import Padding
 from lorentz_jax._src.plain import point_time, precise, shifts, time_of, to_hyperboloid
@@ -86,7 +87,7 @@ def _linear(x, space, time, kappa, activation):
     z = jnp.matmul(x, space.astype(x.dtype), preferred_element_type=dtype)
     if time is not None:
         squares = jnp.sum(jnp.square(x.astype(dtype)), axis=-1, keepdims=True)
-        z = z - jnp.sqrt(1 / kappa + squares) * time.astype(dtype)
+        z = z - jnp.sqrt(1 / kappa + squares) * row(time.astype(dtype), z)
     return activation(z).astype(x.dtype)
 
 
@@ -211,15 +212,15 @@ def _center(x, mean, beta, kappa):
     dots = precise(points, jnp.stack([mu, beta], axis=1))
     time = time_of(points, kappa)
     a, b = shifts(dots[..., :1], dots[..., 1:], time, jnp.sum(mu * beta), mu_t, beta_t, kappa)
-    return (points + a * mu + b * beta).astype(x.dtype)
+    return (points + a * row(mu, a) + b * row(beta, b)).astype(x.dtype)
 
 
 def center_batch(x: ArrayLike, beta: ArrayLike, kappa: ArrayLike) -> tuple[Array, Array]:
     """Apply `center(x, batch_mean(x), beta)` in one step, as the batch norm does in training.
 
     Its hand-written backward pass keeps x and three numbers a point, and is arranged for the device
-    that it is compiled for. Gradients flow through the mean and reach kappa; the returned mean is
-    for running statistics and carries none. It has no forward-mode derivative.
+    that it is compiled for; forward mode (`jax.jvp`) works too. Gradients flow through the mean and
+    reach kappa; the returned mean is for running statistics and carries none.
 
     Args:
         x: Points `(..., D)`.
@@ -260,8 +261,9 @@ def conv_center(
 ) -> tuple[Array, Array]:
     """Apply `y = conv(x)` and `center(y, batch_mean(y), beta)` in one step.
 
-    Its hand-written backward pass keeps fewer arrays than autodiff of the three. Gradients flow
-    through the mean and reach kappa; the returned mean is for running statistics and carries none.
+    Its hand-written backward pass keeps fewer arrays than autodiff of the three; forward mode works
+    too. Gradients flow through the mean and reach kappa; the returned mean is for running
+    statistics and carries none.
 
     Args:
         x: Images `(N, H, W, C_in)`.
@@ -310,7 +312,8 @@ def conv_center(
         results = _centering.conv_center(*arguments, window)
     else:
         time = normals.time.astype(kappa.dtype)
-        results = _conv.conv_center(x, space, scale, time, beta, kappa, window)
+        arguments = _centering.alike(x, space, scale, time, beta, kappa)
+        results = _conv.conv_center(*arguments, window)
     return results[0], lax.stop_gradient(results[1])
 
 
@@ -334,7 +337,7 @@ def weight_norm(direction: ArrayLike, gain: ArrayLike) -> Array:
     check_shapes(a.shape[-1:], gain=g)
     dtype = compute_dtype(jnp.result_type(a, g))
     size = safe_norm(a.astype(dtype), tuple(range(a.ndim - 1)))
-    return (divide(g.astype(dtype), size) * a.astype(dtype)).astype(jnp.result_type(a, g))
+    return (row(divide(g.astype(dtype), size), a) * a.astype(dtype)).astype(jnp.result_type(a, g))
 
 
 def lorentzian(h: Activation) -> Callable[[ArrayLike, ArrayLike], Array]:

@@ -28,6 +28,7 @@ from lorentz_jax._src.arguments import (
     compute_dtype,
     concrete,
     operation,
+    row,
 )
 from lorentz_jax._src.charts import time_column
 from lorentz_jax._src.radial import arc_over, plane_arc, size_sinh
@@ -150,7 +151,7 @@ def factored_normals(
 def _normals(w: Array, b: Array, kappa: Array) -> Normals:
     size = safe_norm(w, _inputs(w))
     time, cosh, excess = _column(size, b, kappa)
-    return Normals(time, w * cosh, size, excess)
+    return Normals(time, w * row(cosh, w), size, excess)
 
 
 @jax.jit
@@ -219,7 +220,7 @@ def weights(normals: Normals, kappa: ArrayLike) -> tuple[Array, Array]:
             norm = jnp.where(lost, jnp.nan, norm)
     else:
         norm = normals.length
-    w = space * divide(norm, safe_norm(space, _inputs(space)))  # (D64)
+    w = space * row(divide(norm, safe_norm(space, _inputs(space))), space)  # (D64)
     scaled = arc_over(time, norm)  # |w| theta
     if normals.excess is not None:
         scaled = scaled + norm * (jnp.sign(time) * normals.excess)
@@ -263,12 +264,13 @@ def signed_distance(
     size = binary_scale(normals.space, 0)[0]
     if normals.time is not None:
         size = jnp.maximum(size, binary_scale(normals.time[None], 0)[0])
-    z = (points / unit) @ (normals.space / size)
+    z = (points / unit) @ (normals.space / size[None])
     if normals.time is not None:
-        z = z - time_column(points, kappa) / unit * (normals.time / size)
+        z = z - time_column(points, kappa) / unit * row(normals.time / size, z)
     norm = _lorentz_norm(normals)[0] if normals.length is None else normals.length
     norm = jnp.ones_like(size) if scale == "inside" else norm
     excess = jnp.zeros_like(size) if normals.excess is None else normals.excess
+    size, norm, excess = row(size, z), row(norm, z), row(excess, z)
     out = plane_arc(z, unit, size, norm, excess, kappa, scale == "outside")
     return out.astype(x.dtype)
 

@@ -93,6 +93,23 @@ def along_batch(kappa: Array) -> Array:
     return kappa[..., None] if kappa.ndim else kappa
 
 
+def spec(x: Array) -> tuple[Any, ...] | None:
+    """How the type of x says that it lies on a mesh of explicit axes; None where it does not."""
+    if not hasattr(jax, "typeof"):  # a JAX without such types
+        return None
+    sharding: Any = getattr(jax.typeof(x), "sharding", None)
+    kinds = getattr(getattr(sharding, "mesh", None), "axis_types", None) or ()
+    return tuple(sharding.spec) if jax.sharding.AxisType.Explicit in kinds else None
+
+
+def row(v: Array, x: Array) -> Array:
+    """The array with leading axes of length 1, as many as it takes to have those of x.
+
+    NumPy's rules add them unasked, but not under `jax_numpy_rank_promotion="raise"`.
+    """
+    return jax.lax.expand_dims(v, tuple(range(x.ndim - v.ndim)))
+
+
 def check_sizes(**sizes: Any) -> None:
     """Raise `ValueError` for a size below 1, and `TypeError` for one that is no whole number."""
     for name, size in sizes.items():

@@ -1,8 +1,8 @@
 """The centring batch norm at the batch's own mean, with a hand-written backward pass.
 
 Autodiff of `functional.center` at `functional.batch_mean` keeps or recomputes several image-sized
-arrays; this keeps the input and three numbers a point. It has no forward-mode derivative (jvp):
-the plain functions do. `(D69)` and so on are equations of `docs/derivations.md`, whose letters
+arrays; this keeps the input and three numbers a point. Forward mode has a rule of its own, see
+`linear_map` and `tangents`. `(D69)` and so on are equations of `docs/derivations.md`, whose letters
 these are.
 
 The formulas are the same on every device. What differs is how sums over channels and over points
@@ -18,9 +18,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from lorentz_jax._src.conv import conv_images, sum_inputs
+from lorentz_jax._src.arguments import row, spec
+from lorentz_jax._src.conv import conv_images, conv_tangent, sum_inputs
+from lorentz_jax._src.linear_map import linear_map
 from lorentz_jax._src.plain import lorentz_length, precise
 from lorentz_jax._src.scalars import divide
+from lorentz_jax._src.tangents import center_tangent
 
 
 class Form(NamedTuple):
@@ -43,7 +46,7 @@ class Form(NamedTuple):
 
 
 def _products(y, vectors):
-    return [y * (y if v is None else v) for v in vectors]
+    return [y * (y if v is None else row(v, y)) for v in vectors]
 
 
 def _skinny_rows(y, vectors):
@@ -133,7 +136,7 @@ class _Residuals(NamedTuple):
 
 
 def _times(scale, vector):
-    return vector if scale is None else scale * vector
+    return vector if scale is None else row(scale, vector) * vector
 
 
 def _factors(kappa, n: _Constants):
@@ -175,7 +178,7 @@ def forward(form: Form, z, scale, beta, kappa):
     a, b = form.hold_numbers(*_shifts(d, e, tau, kappa, n))
     (again,) = form.hold_images(z)
     y = _times(scale, again.astype(dtype))
-    out = y + a[..., None] * mu + b[..., None] * beta  # (D70)
+    out = y + a[..., None] * row(mu, y) + b[..., None] * row(beta, y)  # (D70)
     return (out.astype(z.dtype), mu), _Residuals(z, scale, beta, kappa, tau, d, e, mu, n)
 
 
@@ -193,7 +196,7 @@ def backward(form: Form, kept: _Residuals, g):
     sums = jnp.concatenate(sums)
     a_g, b_g, a_y, q_y = sums
     # The sums over the points of a q, A d, q d and q e, and of tau q (D82).
-    (_, a_q), _, (a_d, _), (q_d, q_e) = jnp.sum(sums[:, None] * jnp.stack([mu, beta]), axis=2)
+    (_, a_q), _, (a_d, _), (q_d, q_e) = jnp.sum(sums[:, None] * jnp.stack([mu, beta])[None], axis=2)
     tau_q = (k1 * q_d - a_q) / s
     g_m = k2 * a_q  # (D72)
     g_mu = a_g + k1 * a_y - kappa * q_y + g_m * beta  # (D73)
@@ -210,8 +213,8 @@ def backward(form: Form, kept: _Residuals, g):
     g_d, g_e, omega = form.hold_numbers(g_d, g_e, omega)
     g, z = form.hold_images(g, z)
     # (D76)
-    g_y = g.astype(dtype) + g_d[..., None] * mu + g_e[..., None] * beta
-    g_y = g_y + omega[..., None] * _times(scale, z.astype(dtype)) + eta
+    g_y = g.astype(dtype) + g_d[..., None] * row(mu, g) + g_e[..., None] * row(beta, g)
+    g_y = g_y + omega[..., None] * _times(scale, z.astype(dtype)) + row(eta, g)
     # `s out` is a function of `(s y, s beta)` alone: Euler's theorem, by numbers a point (D83).
     along = g_d * d + g_e * e + omega * (tau * tau - 1 / kappa) - a * p - b * q
     along = jnp.sum(along) + points * n.length * jnp.sum(eta * mu) + jnp.sum(g_beta * beta)
@@ -219,7 +222,12 @@ def backward(form: Form, kept: _Residuals, g):
 
 
 def _by_platform(function: Callable, *arguments: Any) -> Any:
-    """Run `function(form, ...)` in the form of the device that it is lowered for."""
+    """Run `function(form, ...)` in the form of the device that it is lowered for.
+
+    Where types tell how arrays lie on a mesh, in the form whose sums keep all axes apart.
+    """
+    if any(spec(leaf) for leaf in jax.tree.leaves(arguments)):
+        return function(TPU, *arguments)
     forms = {"cpu": CPU, "cuda": GPU, "rocm": GPU, "tpu": TPU, "default": TPU}
     branches: Any = {name: functools.partial(function, form) for name, form in forms.items()}
     return lax.platform_dependent(*arguments, **branches)
@@ -253,9 +261,9 @@ def _vary(x: Array, axes: tuple) -> Array:
     return module.pvary(x, axes)
 
 
-@jax.custom_vjp
+@jax.custom_jvp
 def center_batch(y: Array, beta: Array, kappa: Array) -> tuple[Array, Array]:
-    """The points moved by `T_beta o T_(-mean)`, and their mean, which gets no cotangent."""
+    """The points moved by `T_beta o T_(-mean)`, and their mean, whose tangent is left out."""
     return keep(y, None, beta, kappa)[0]
 
 
@@ -265,16 +273,37 @@ def keep(*arguments: Any) -> Any:
 
 
 def pull_back(kept: _Residuals, g: Array) -> tuple[Array, Array, Array]:
-    """`backward` in the form of the device."""
+    """`backward` in the form of the device: the transpose of `push_forward`."""
     return _by_platform(backward, kept, g)
 
 
-center_batch.defvjp(
-    lambda y, beta, kappa: keep(y, None, beta, kappa), lambda kept, g: pull_back(kept, g[0])
-)
+def push_forward(kept: _Residuals, dz: Array, dscale: Any, dbeta: Any, dkappa: Any) -> Array:
+    """The tangent of the centred points; None for a tangent is 0."""
+    z, scale, beta, kappa, tau, d, e, mu, n = kept
+    z, dz = z.astype(kappa.dtype), dz.astype(kappa.dtype)
+    y, dy = _times(scale, z), _times(scale, dz)
+    dy = dy if dscale is None else dy + row(dscale, z) * z
+    tau, d, e = (numbers[..., None] for numbers in (tau, d, e))
+    out = center_tangent(y, dy, tau, d, e, mu, n.length, beta, dbeta, kappa, dkappa)
+    return out.astype(kept.z.dtype)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
+def _push_points(kept, tangents):
+    dy, dbeta, dkappa = tangents
+    dy = jnp.zeros_like(kept.z) if dy is None else dy
+    return push_forward(kept, dy, None, dbeta, dkappa)
+
+
+def _center_batch_jvp(primals, tangents):
+    y, beta, kappa = primals
+    (out, mu), kept = keep(y, None, beta, kappa)
+    return (out, mu), (linear_map(_push_points, pull_back, kept, tangents, out), jnp.zeros_like(mu))
+
+
+center_batch.defjvp(_center_batch_jvp, symbolic_zeros=True)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(5,))
 def conv_center(x, space, scale, beta, kappa, window):
     """The centred convolution `scale conv(x)` without a bias, and the mean."""
     return _keep_conv(x, space, scale, beta, kappa, window)[0]
@@ -287,9 +316,16 @@ def _keep_conv(x, space, scale, beta, kappa, window):
     return results, (x, kernel, kept)
 
 
-def _pull_back_conv(window, residuals, cotangents):
+def _push_conv(window, residuals, tangents):
     x, kernel, kept = residuals
-    g_z, g_beta, g_kappa = pull_back(kept, cotangents[0])
+    dx, dspace, dscale, dbeta, dkappa = tangents
+    dz = conv_tangent(x, dx, kernel, dspace, kept.z, window)
+    return push_forward(kept, dz, dscale, dbeta, dkappa)
+
+
+def _pull_back_conv(window, residuals, g):
+    x, kernel, kept = residuals
+    g_z, g_beta, g_kappa = pull_back(kept, g)
     (g_x,) = jax.linear_transpose(lambda x: conv_images(x, kernel, window), x)(g_z)
     (g_kernel,) = jax.linear_transpose(lambda k: conv_images(x, k, window), kernel)(g_z)
     # The kernel as the convolution has it: a GPU keeps it in an order of axes of its own.
@@ -298,4 +334,10 @@ def _pull_back_conv(window, residuals, cotangents):
     return g_x, g_kernel.astype(g_beta.dtype), g_scale, g_beta, g_kappa
 
 
-conv_center.defvjp(_keep_conv, _pull_back_conv)
+def _conv_center_jvp(window, primals, tangents):
+    (out, mu), kept = _keep_conv(*primals, window)
+    maps = [functools.partial(f, window) for f in (_push_conv, _pull_back_conv)]
+    return (out, mu), (linear_map(*maps, kept, tangents, out), jnp.zeros_like(mu))
+
+
+conv_center.defjvp(_conv_center_jvp, symbolic_zeros=True)

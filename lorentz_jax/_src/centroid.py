@@ -13,7 +13,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from lorentz_jax._src import scalars
-from lorentz_jax._src.arguments import along_batch, as_array, as_kappa, compute_dtype, concrete
+from lorentz_jax._src.arguments import along_batch, as_array, as_kappa, compute_dtype, concrete, row
 from lorentz_jax._src.charts import scaled_time
 from lorentz_jax._src.pairs import directions, dot
 from lorentz_jax._src.scalars import direction, divide, hypot, safe_norm, split
@@ -48,8 +48,9 @@ def _frame(x, kappa, weights):
     s, xt = jnp.sqrt(kappa), scaled_time(x, kappa)
     size = safe_norm(x, keepdims=True)
     first = jnp.argmax(weights * size, axis=-2, keepdims=True)
-    batch = jnp.broadcast_shapes(x.shape[:-2], first.shape[:-2])
-    anchor = jnp.take_along_axis(jnp.broadcast_to(x, batch + x.shape[-2:]), first, axis=-2)
+    # Not by indexing: the points may lie on several devices.
+    number = jax.lax.broadcasted_iota(first.dtype, (x.shape[-2], 1), 0)
+    anchor = _total(jnp.where(row(number, first) == first, x, 0))
     unit = direction(anchor, safe_norm(anchor, keepdims=True))
     along = dot(unit, x)
     # Any multiple of the anchor may be taken off before projecting. An equal point leaves 0.
@@ -198,7 +199,8 @@ def centroid(
         raise ValueError(f"{weights.shape[-1]} weights for {x.shape[-2]} points")
     batch = jnp.broadcast_shapes(weights.shape[:-1], x.shape[:-2])
     kappa = along_batch(as_kappa(kappa, inner_dtype, batch))
-    return _centroid(x, along_batch(kappa), weights[..., None])[..., 0, :].astype(dtype)
+    weights = row(weights[..., None], x)
+    return _centroid(x, along_batch(kappa), weights)[..., 0, :].astype(dtype)
 
 
 @jax.jit

@@ -2,9 +2,9 @@
 
 `conv_center` is `functional.conv` followed by `functional.center` at the batch's own mean, in one
 step with a hand-written backward pass. Autodiff of the two keeps or recomputes several image-sized
-arrays; this keeps the input, the convolution's result, the output and seven numbers per pixel. It
-has no forward-mode derivative (jvp): the plain functions do. `(D68)` and so on are equations of
-`docs/derivations.md`, whose letters these are.
+arrays; this keeps the input, the convolution's result, the output and seven numbers per pixel.
+Forward mode has a rule of its own, see `linear_map` and `tangents`. `(D68)` and so on are equations
+of `docs/derivations.md`, whose letters these are.
 """
 
 import functools
@@ -16,9 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from lorentz_jax._src.arguments import check_sizes
+from lorentz_jax._src.arguments import check_sizes, row
+from lorentz_jax._src.linear_map import linear_map
 from lorentz_jax._src.plain import point_time, precise, shifts, time_of, to_hyperboloid
 from lorentz_jax._src.scalars import divide
+from lorentz_jax._src.tangents import center_tangent
 
 Padding = str | int | Sequence[int | tuple[int, int]] | None
 """None for (k - 1)//2 on both sides, an int, an int or a pair for each axis, or "SAME"/"VALID"."""
@@ -118,6 +120,14 @@ def conv_images(x, kernel, window: Window, dtype=None):
     )
 
 
+def conv_tangent(x, dx, kernel, dkernel, like, window: Window):
+    """Tangent of `conv_images`, an array like `like`; None for a tangent is 0."""
+    out = jnp.zeros_like(like)
+    if dx is not None:
+        out = out + conv_images(dx, kernel, window, like.dtype)
+    return out if dkernel is None else out + conv_images(x, dkernel, window, like.dtype)
+
+
 def rank_one(t, time):
     """`t v_t` of every unit: t `(..., groups)` is the time that the units of each group see."""
     if t.shape[-1] == 1:
@@ -189,7 +199,7 @@ def _constants(kept: _Residuals) -> _Constants:
     return _Constants(s, mu_t, beta_t, m, k1, k2)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(6,))
+@functools.partial(jax.custom_jvp, nondiff_argnums=(6,))
 def conv_center(x, space, unit_scale, time, beta, kappa, window):
     """The centred convolution and the batch mean that it was centred at."""
     return _forward(x, space, unit_scale, time, beta, kappa, window)[0]
@@ -199,7 +209,7 @@ def _forward(x, space, unit_scale, time, beta, kappa, window):
     dtype = kappa.dtype
     t = patch_time(x, kappa, space.shape[:-2], window)
     product = conv_images(x, space, window, dtype)
-    stored = (unit_scale * product - t * time).astype(x.dtype)  # (D68)
+    stored = (row(unit_scale, t) * product - t * row(time, t)).astype(x.dtype)  # (D68)
     shape, t = stored.shape, t.reshape(-1, 1)
     y = stored.astype(dtype).reshape(-1, shape[-1])
     tau = time_of(y, kappa)
@@ -210,7 +220,7 @@ def _forward(x, space, unit_scale, time, beta, kappa, window):
     # One skinny product for three row sums; f = y.time only serves the backward pass.
     d, e, f = jnp.split(precise(y, vectors), 3, axis=1)
     a, b = shifts(d, e, tau, jnp.sum(mu * beta), mu_t, beta_t, kappa)
-    out = (y + a * mu + b * beta).astype(x.dtype).reshape(shape)  # (D70)
+    out = (y + a * mu[None] + b * beta[None]).astype(x.dtype).reshape(shape)  # (D70)
     arguments = (x, space, unit_scale, time, beta, kappa)
     kept = _Residuals(*arguments, t, stored, tau, d, e, f, a, b, mu, mean_t / mu_t, out)
     return (out, mu), kept
@@ -271,17 +281,44 @@ def _kappa_by_euler(g, g_x, g_beta, kept: _Residuals):
     return (euler - jnp.sum(g * kept.out.astype(dtype).reshape(g.shape))) / (2 * kept.kappa)
 
 
-def _backward(window, kept: _Residuals, cotangents):
+def _push(window, kept: _Residuals, tangents):
+    """The tangent of the centred convolution; None for a tangent is 0."""
+    dx, dspace, dscale, dtime, dbeta, dkappa = tangents
+    x, t, dtype = kept.x, kept.t, kept.kappa.dtype
+    y = kept.stored.astype(dtype).reshape(t.size, -1)
+    # (D164)
+    wide = jnp.zeros(kept.stored.shape, dtype)
+    product = conv_tangent(x, dx, kept.space, dspace, wide, window).reshape(y.shape)
+    unit_scale, time = kept.unit_scale[None], kept.time[None]
+    dy = unit_scale * product
+    if dscale is not None:
+        dy = dy + dscale[None] * divide(y + t * time, unit_scale)
+    if dtime is not None:
+        dy = dy - t * dtime[None]
+    squares = jnp.zeros_like(t)
+    if dx is not None:
+        along = jnp.sum(2 * x.astype(dtype) * dx.astype(dtype), axis=-1, keepdims=True)
+        squares = window_sum(along, kept.space.shape[:-2], window).reshape(t.shape)
+    if dkappa is not None:
+        squares = squares - dkappa / (kept.kappa * kept.kappa)
+    dy = dy - squares / (2 * t) * time
+    numbers = kept.tau, kept.d, kept.e, kept.mu, kept.length
+    out = center_tangent(y, dy, *numbers, kept.beta, dbeta, kept.kappa, dkappa)
+    return out.astype(x.dtype).reshape(kept.out.shape)
+
+
+def _pull(window, kept: _Residuals, cotangent):
     x, space, time, mu, beta, t = kept.x, kept.space, kept.time, kept.mu, kept.beta, kept.t
     dtype = kept.kappa.dtype
-    g, y = (i.astype(dtype).reshape(t.size, -1) for i in (cotangents[0], kept.stored))
+    g, y = (i.astype(dtype).reshape(t.size, -1) for i in (cotangent, kept.stored))
     n = _constants(kept)
     pixels = _pixel_cotangents(g, kept, n)
     g_d, g_e, g_tau, _, _, r = pixels
     g_mu, g_mu_t, g_beta, (t_g, tau_y, lean_y) = _point_cotangents(g, y, pixels, kept, n)
     eta, eta_t = _mean_cotangent(g_mu, g_mu_t, kept, n)
     omega = (g_tau + eta_t) / kept.tau  # (D76), times the unit scale: the cotangent of conv(x)
-    g_y = kept.unit_scale * (g + g_d * mu + g_e * beta + omega * y + eta)
+    g_y = g + g_d * mu[None] + g_e * beta[None] + omega * y + eta[None]
+    g_y = kept.unit_scale[None] * g_y
     g_y = g_y.astype(x.dtype).reshape(kept.out.shape)
     # (D77): without another pass over g_y.
     along = jnp.sum(t * g_d) * mu + jnp.sum(t * g_e) * beta + jnp.sum(t) * eta
@@ -293,7 +330,8 @@ def _backward(window, kept: _Residuals, cotangents):
     (g_space,) = jax.linear_transpose(lambda k: conv_images(x, k, window), space)(g_y)
     g_unit_scale = _unit_scale_cotangent(g_space, g_y, g_time, kept)
     sums = functools.partial(window_sum, size=space.shape[:-2], window=window)
-    squares = jax.ShapeDtypeStruct((*x.shape[:-1], 1), dtype)
+    # An array, not its shape: that would lose over which axes of a mesh it varies.
+    squares = jnp.zeros_like(x[..., :1], dtype)
     by_square = (g_t / (2 * t)).reshape(*kept.out.shape[:-1], 1)
     (g_squares,) = jax.linear_transpose(sums, squares)(by_square)
     g_x = g_x.astype(dtype) + 2 * x.astype(dtype) * g_squares
@@ -301,4 +339,10 @@ def _backward(window, kept: _Residuals, cotangents):
     return g_x.astype(x.dtype), g_space, g_unit_scale, g_time, g_beta, g_kappa
 
 
-conv_center.defvjp(_forward, _backward)
+def _conv_center_jvp(window, primals, tangents):
+    (out, mu), kept = _forward(*primals, window)
+    maps = [functools.partial(f, window) for f in (_push, _pull)]
+    return (out, mu), (linear_map(*maps, kept, tangents, out), jnp.zeros_like(mu))
+
+
+conv_center.defjvp(_conv_center_jvp, symbolic_zeros=True)

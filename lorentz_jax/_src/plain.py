@@ -7,8 +7,11 @@ They stand for the exact ones of `geometry`, which cost more and compile slowly.
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
+
+from lorentz_jax._src.arguments import row, spec
 
 
 def root(squares: Array) -> Array:
@@ -47,7 +50,7 @@ def log_origin(x: Array, kappa: Array) -> Array:
 
 def boost(p: Array, x: Array, kappa: Array) -> Array:
     """`geometry.translate` in its plain form `x + p (s x_t + kappa p.x/(1 + s p_t))`."""
-    s = jnp.sqrt(kappa)
+    s, p = jnp.sqrt(kappa), row(p, x)
     along = jnp.sum(x * p, axis=-1, keepdims=True)
     return x + p * (s * time_of(x, kappa) + along * (kappa / (1 + s * time_of(p, kappa))))
 
@@ -105,8 +108,14 @@ def point_time(p: Array, kappa: Array) -> Array:
 
 
 def precise(x: Array, y: Array) -> Array:
-    """Matrix product in full precision on every device; for skinny ones."""
-    return jnp.matmul(x, y, precision=lax.Precision.HIGHEST)
+    """Matrix product in full precision on every device; for skinny ones.
+
+    A sum over what explicit axes of a mesh share out goes to every device.
+    """
+    options: Any = {"precision": lax.Precision.HIGHEST}
+    if spec(x) and spec(x)[-1] is not None:
+        options["out_sharding"] = jax.sharding.PartitionSpec()
+    return jnp.matmul(x, y, **options)
 
 
 def shifts(
@@ -138,12 +147,12 @@ def boost_by(y: Array, push: Array, pull: Array, kappa: float) -> Array:
         # precision, since time and product may cancel.
         time = jnp.sqrt(1 / kappa + jnp.sum(y * y, axis=-1, keepdims=True))
         along = jnp.matmul(y, pull[:, None], precision=lax.Precision.HIGHEST)
-        return y + (time + along) * push
+        return y + (time + along) * row(push, y)
 
     def with_sums(y, push, pull):
         # On an accelerator one kernel makes both sums, and the next one all else.
         time = jnp.sqrt(1 / kappa + jnp.sum(y * y, axis=-1, keepdims=True))
-        along = jnp.sum(y * pull, axis=-1, keepdims=True)
-        return y + (time + along) * push
+        along = jnp.sum(y * row(pull, y), axis=-1, keepdims=True)
+        return y + (time + along) * row(push, y)
 
     return lax.platform_dependent(y, push, pull, cpu=with_product, default=with_sums)

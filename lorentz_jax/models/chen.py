@@ -21,7 +21,7 @@ from flax import nnx
 from jax import Array
 
 from lorentz_jax import functional, nn
-from lorentz_jax._src.arguments import as_array, as_kappa, compute_dtype
+from lorentz_jax._src.arguments import as_array, as_kappa, compute_dtype, row
 from lorentz_jax._src.scalars import divide, safe_norm
 from lorentz_jax.hyperplane import Normals
 from lorentz_jax.nn.initializers import check_kernel, draw_uniform
@@ -106,7 +106,8 @@ def reference_linear(
     dtype = compute_dtype(X.dtype)
     kappa = as_kappa(kappa, dtype)
     ambient, weights = X.astype(dtype), jax.tree.map(lambda a: a.astype(dtype), normals)
-    product = ambient[..., 1:] @ weights.space - ambient[..., :1] * weights.time
+    product = ambient[..., 1:] @ weights.space
+    product = product - ambient[..., :1] * row(weights.time, product)
     space = _finish(bias, log_scale, None)(product)
     time = jnp.sqrt(1 / kappa + jnp.sum(space * space, axis=-1, keepdims=True))
     return jnp.concatenate([time, jax.nn.relu(space)], axis=-1).astype(X.dtype)
@@ -137,7 +138,7 @@ def _finish(bias, log_scale, activation):
 
     def finish(h: Array) -> Array:
         if bias is not None:
-            h = h + jnp.asarray(bias).astype(h.dtype)
+            h = h + row(jnp.asarray(bias).astype(h.dtype), h)
         if log_scale is not None:
             size = jnp.exp(jnp.asarray(log_scale).astype(h.dtype)) * jax.nn.sigmoid(h[..., :1])
             h = h[..., 1:]

@@ -10,7 +10,7 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from lorentz_jax._src.arguments import check_pixels, check_sizes
+from lorentz_jax._src.arguments import check_pixels, check_sizes, row
 from lorentz_jax._src.conv import conv_images, window_arguments
 from lorentz_jax.models.resnet import Layers, ResNet
 from lorentz_jax.nn.compiling import Frozen, check_mode, definer
@@ -48,7 +48,7 @@ class EuclideanConv(nnx.Module):
         folded = self.frozen is not None and self.frozen.folded
         out = conv_images(x, kernel, window)
         # In the dtype of the images: a GPU's library adds a bias and applies ReLU as it convolves.
-        return out + self.bias[...].astype(out.dtype) if folded else out
+        return out + row(self.bias[...].astype(out.dtype), out) if folded else out
 
     def constants(self, kappa: Any) -> dict[str, Array]:
         """Return the kernel."""
@@ -101,7 +101,8 @@ class EuclideanHead(nnx.Module):
 
     def __call__(self, x: Array, kappa: Any = None) -> Array:
         """Map features `(N, in)` to logits `(N, classes)`."""
-        return x @ self.kernel[...].astype(x.dtype) + self.bias[...].astype(x.dtype)
+        out = x @ self.kernel[...].astype(x.dtype)
+        return out + row(self.bias[...].astype(x.dtype), out)
 
 
 def pool(x: Array, kappa: Any = None) -> Array:

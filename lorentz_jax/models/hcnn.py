@@ -28,7 +28,7 @@ from flax import nnx
 from jax import Array
 
 from lorentz_jax import functional, nn
-from lorentz_jax._src.arguments import as_array, as_kappa, compute_dtype
+from lorentz_jax._src.arguments import as_array, as_kappa, compute_dtype, row
 from lorentz_jax._src.plain import mean_point, root
 from lorentz_jax._src.scalars import theta_limit
 from lorentz_jax.hyperplane import Normals
@@ -66,7 +66,8 @@ def plane_normals(kernel: Any, offset: Any, kappa: Any) -> Normals:
     inputs = tuple(range(kernel.ndim - 1))
     theta, size = jnp.clip(angle, -limit, limit), root(jnp.sum(kernel * kernel, inputs))
     excess = jnp.maximum(jnp.abs(angle) - limit, 0)
-    return Normals(size * jnp.sinh(theta), kernel * jnp.cosh(theta), size, excess)
+    space = kernel * row(jnp.cosh(theta), kernel)
+    return Normals(size * jnp.sinh(theta), space, size, excess)
 
 
 def mlr(x: Any, kernel: Any, offset: Any, kappa: Any) -> Array:

@@ -26,7 +26,7 @@ from flax import nnx
 from jax import Array
 
 from lorentz_jax import functional, geometry, nn
-from lorentz_jax._src.arguments import along_batch, as_array, as_kappa, compute_dtype
+from lorentz_jax._src.arguments import along_batch, as_array, as_kappa, compute_dtype, row
 from lorentz_jax._src.conv import conv_product, window_arguments, window_sum
 from lorentz_jax._src.plain import boost, exp_origin, log_origin, ratio, root
 from lorentz_jax._src.scalars import divide, theta_limit
@@ -121,7 +121,7 @@ def _from_products(z: Array, normals: Normals, s: Array) -> Array:
     """Compute coordinates of the output from `z = X o v`: `sinh(|w| asinh(s z/|w|))/s`."""
     if normals.length is None:
         raise ValueError("a Poincare layer needs Normals that carry `length`")
-    size, limit = normals.length.astype(z.dtype), theta_limit(z.dtype) / 2
+    size, limit = row(normals.length.astype(z.dtype), z), theta_limit(z.dtype) / 2
     distances = jnp.arcsinh(z * (s * divide(jnp.ones_like(size), size)))
     return jnp.sinh(jnp.clip(size * distances, -limit, limit)) / s
 

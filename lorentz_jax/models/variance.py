@@ -13,7 +13,7 @@ from flax import nnx
 from jax import Array
 
 from lorentz_jax import nn
-from lorentz_jax._src.arguments import as_array, as_kappa, compute_dtype
+from lorentz_jax._src.arguments import as_array, as_kappa, compute_dtype, row
 from lorentz_jax._src.plain import blend, boost, exp_origin, log_origin, mean_point, radius, ratio
 from lorentz_jax._src.scalars import theta_limit
 
@@ -136,7 +136,7 @@ def _gyrate(p: Array, q: Array, x: Array, kappa: Array) -> Array:
     `A = (v.x)(1 + 2 u.v) - (u.x)|v|^2`, `B = -(v.x)|u|^2 - u.x`, `C = 1 + 2 u.v + |u|^2 |v|^2`.
     """
     s = jnp.sqrt(kappa)
-    u, v = (r * s / (1 + jnp.sqrt(1 + kappa * jnp.sum(r * r))) for r in (p, -q))
+    u, v = (row(r * s / (1 + jnp.sqrt(1 + kappa * jnp.sum(r * r))), x) for r in (p, -q))
     uu, uv, vv = jnp.sum(u * u), jnp.sum(u * v), jnp.sum(v * v)
     ux, vx = (jnp.sum(w * x, axis=-1, keepdims=True) for w in (u, v))
     a, b = vx * (1 + 2 * uv) - ux * vv, -vx * uu - ux

@@ -134,6 +134,6 @@ def head(key: Array, shape: tuple[int, int], init: str, dtype: Any) -> Affine:
     """Draw kernel `(in, classes)` and bias of a classifier, which has no weight norm."""
     values = affine(key, shape, init, False, dtype)
     if init == "fast":
-        kernel = values.kernel / jnp.linalg.norm(values.kernel, axis=0)
+        kernel = values.kernel / jnp.linalg.norm(values.kernel, axis=0, keepdims=True)
         values = values._replace(kernel=kernel)
     return values

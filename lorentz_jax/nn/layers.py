@@ -192,7 +192,7 @@ class LorentzBatchNorm(HyperbolicModule):
     In training the mean is the centroid of the batch, and the running mean moves to the centroid
     of old and new with weights `(1 - momentum, momentum)`. In evaluation it is the running mean,
     which starts at the origin: the layer is the identity then. An empty batch passes through and
-    leaves the running mean alone. In training it has no forward-mode derivative (`jvp`).
+    leaves the running mean alone.
 
     Args:
         features: D, space coordinates of the input.

@@ -11,7 +11,7 @@ from flax import nnx
 from jax import Array
 
 from lorentz_jax import functional, hyperplane
-from lorentz_jax._src.arguments import as_kappa, check_sizes, compute_dtype
+from lorentz_jax._src.arguments import as_kappa, check_sizes, compute_dtype, row
 from lorentz_jax._src.conv import window_arguments
 from lorentz_jax.hyperplane import Normals
 from lorentz_jax.nn import initializers
@@ -200,7 +200,9 @@ class HyperplaneLayer(HyperbolicModule):
         if self.frozen is not None:
             return self.kept_normals(kappa)
         normals, unit_scale = self.factored_normals(kappa)
-        return normals if unit_scale is None else replace(normals, space=normals.space * unit_scale)
+        if unit_scale is None:
+            return normals
+        return replace(normals, space=normals.space * row(unit_scale, normals.space))
 
     def factored_normals(self, kappa: Any = None) -> tuple[Normals, Array | None]:
         """Return the normals with their space part over a `unit_scale`, and that `(out,)`.
