@@ -17,7 +17,14 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from lorentz_jax import geometry
-from lorentz_jax._src.arguments import along_batch, as_array, as_kappa, compute_dtype, concrete
+from lorentz_jax._src.arguments import (
+    along_batch,
+    as_array,
+    as_kappa,
+    compute_dtype,
+    concrete,
+    row,
+)
 from lorentz_jax._src.scalars import safe_norm
 
 __all__ = ["WrappedNormal", "log_sinhc"]
@@ -174,7 +181,7 @@ class WrappedNormal:
         True
         """
         z = self._draw(key, shape)
-        return self._point(z), self._log_prob(z, self.scale.astype(z.dtype) * z)
+        return self._point(z), self._log_prob(z, row(self.scale, z).astype(z.dtype) * z)
 
     def log_prob(self, x: ArrayLike) -> Array:
         """Compute the logarithm of the density by the Riemannian volume.
@@ -195,7 +202,7 @@ class WrappedNormal:
         dtype = compute_dtype(jnp.result_type(x, self.mean))
         point, mean = x.astype(dtype), self.mean.astype(dtype)
         u = geometry.log0(geometry.translate(-mean, point, self.kappa), self.kappa)
-        return self._log_prob(u / self.scale.astype(dtype), u).astype(x.dtype)
+        return self._log_prob(u / row(self.scale, u).astype(dtype), u).astype(x.dtype)
 
     def _draw(self, key: Array, shape: Sequence[int]) -> Array:
         """v over scale."""
@@ -203,7 +210,7 @@ class WrappedNormal:
         return jax.random.normal(key, full, compute_dtype(self.dtype))
 
     def _point(self, z: Array) -> Array:
-        v = geometry.exp0(self.scale.astype(z.dtype) * z, self.kappa)
+        v = geometry.exp0(row(self.scale, z).astype(z.dtype) * z, self.kappa)
         return geometry.translate(self.mean.astype(z.dtype), v, self.kappa).astype(self.dtype)
 
     def _log_prob(self, z: Array, u: Array) -> Array:
@@ -215,5 +222,5 @@ class WrappedNormal:
         square = kappa * jnp.sum(short * short, axis=-1, keepdims=True)
         stretch = (dim - 1) * _log_sinhc(square, size)[..., 0]
         scale = jnp.broadcast_to(self.scale.astype(dtype), self.batch_shape + self.event_shape)
-        each = 0.5 * jnp.square(z) + jnp.log(scale) + 0.5 * math.log(2 * math.pi)
+        each = 0.5 * jnp.square(z) + row(jnp.log(scale), z) + 0.5 * math.log(2 * math.pi)
         return -jnp.sum(each, axis=-1) - stretch

@@ -135,7 +135,7 @@ def rank_one(t, time):
         # sum it slowly. In full precision, since it may cancel with another term.
         return jnp.matmul(t, time.astype(t.dtype)[None], precision=lax.Precision.HIGHEST)
     by_group = time.astype(t.dtype).reshape(t.shape[-1], -1)
-    return (t[..., None] * by_group).reshape(*t.shape[:-1], time.size)
+    return (t[..., None] * row(by_group, t[..., None])).reshape(*t.shape[:-1], time.size)
 
 
 def conv_product(x, space, time, t, window: Window):

@@ -133,10 +133,10 @@ def gromov_delta(distances: ArrayLike) -> Array:
 def _delta(d: Array) -> Array:
     def at(base: Array) -> Array:
         """`(x|y) >= min((x|z), (z|y)) - delta` of Gromov products, for every z in its turn."""
-        products = (d[base][:, None] + d[base] - d) / 2
+        products = (d[base][:, None] + d[base][None] - d) / 2
 
         def through(z: Array, best: Array) -> Array:
-            return jnp.maximum(best, jnp.minimum(products[:, z][:, None], products[z]))
+            return jnp.maximum(best, jnp.minimum(products[:, z][:, None], products[z][None]))
 
         best = jax.lax.fori_loop(0, d.shape[0], through, products)
         return jnp.max(best - products)

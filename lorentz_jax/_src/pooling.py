@@ -24,6 +24,7 @@ from lorentz_jax._src.arguments import (
     compute_dtype,
     concrete,
     kappa_beside,
+    row,
 )
 from lorentz_jax._src.centering import alike, center_batch
 from lorentz_jax._src.conv import (
@@ -260,6 +261,6 @@ def weighted_residual(x: ArrayLike, y: ArrayLike, weight: ArrayLike, kappa: Arra
     dtype, out = compute_dtype(jnp.result_type(x, y)), jnp.result_type(x, y)
     batch = jnp.broadcast_shapes(x.shape[:-1], y.shape[:-1])
     x, y = (jnp.broadcast_to(p, (*batch, p.shape[-1])).astype(dtype) for p in (x, y))
-    kappa = along_batch(kappa_beside(x, kappa, batch))
-    weight = along_batch(jnp.asarray(weight, dtype))
+    kappa = row(along_batch(kappa_beside(x, kappa, batch)), x)
+    weight = row(along_batch(jnp.asarray(weight, dtype)), x)
     return blend(x, y, weight / (1 + weight), kappa).astype(out)
