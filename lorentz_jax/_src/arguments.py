@@ -55,6 +55,8 @@ def as_kappa(kappa: Any, dtype: Any, batch_shape: tuple[int, ...] | None = ()) -
     Its shape must broadcast to `batch_shape` without enlarging it (None: any shape), so that one
     curvature per sample can never become an outer product or meet the coordinate axis.
     """
+    unwrap = getattr(kappa, "__jax_array__", None)  # of a parameter of a Flax module
+    kappa = kappa if unwrap is None else unwrap()
     if concrete(kappa):
         values = np.asarray(kappa)
         if values.dtype.kind not in "fiu" and not jnp.issubdtype(values.dtype, jnp.floating):

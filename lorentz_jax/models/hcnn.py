@@ -36,6 +36,7 @@ from lorentz_jax.models.chen import ChenConv, check_units
 from lorentz_jax.models.resnet import Layers, ResNet
 from lorentz_jax.models.variance import HCNNBatchNorm, VarianceBatchNorm
 from lorentz_jax.nn import initializers
+from lorentz_jax.nn.modules import first_value, own_kappa
 
 __all__ = ["BdeirMLR", "HCNNPaperResNet", "HCNNResNet", "mlr", "plane_normals", "pool"]
 
@@ -144,6 +145,8 @@ class HCNNResNet(ResNet):
         in_channels: int = 3, *, kappa: float = 1.0, learn_kappa: bool = False, init: str = "fast",
         momentum: float = 0.1, param_dtype: Any = jnp.float32, rngs: nnx.Rngs,
     ):  # fmt: skip
+        shared = own_kappa(kappa, learn_kappa, param_dtype)
+        kappa = first_value(kappa)
         common: Any = {"kappa": kappa, "param_dtype": param_dtype}
         layers = Layers(
             conv=partial(ChenConv, **common),
@@ -152,8 +155,7 @@ class HCNNResNet(ResNet):
             pool=pool,
             stride_first=True,
         )
-        shared = nn.Kappa(kappa, param_dtype) if learn_kappa else kappa
-        options = {"kappa": kappa, "learn_kappa": learn_kappa, "init": init}
+        options = {"kappa": kappa, "learn_kappa": isinstance(shared, nn.Kappa), "init": init}
         super().__init__(layers, stages, width, num_classes, in_channels, shared, rngs, options)
 
 
@@ -172,6 +174,8 @@ class HCNNPaperResNet(ResNet):
         momentum: float = 0.1, extra_logit: bool = False, param_dtype: Any = jnp.float32,
         rngs: nnx.Rngs,
     ):  # fmt: skip
+        shared = own_kappa(kappa, learn_kappa, param_dtype)
+        kappa = first_value(kappa)
         common: Any = {"kappa": kappa, "param_dtype": param_dtype}
         values = "chen" if init == "paper" else "hcnn"
         layers = Layers(
@@ -179,8 +183,7 @@ class HCNNPaperResNet(ResNet):
             norm=partial(VarianceBatchNorm, momentum=momentum, init=init, **common),
             head=partial(BdeirMLR, init=init, **common),
         )
-        shared = nn.Kappa(kappa, param_dtype) if learn_kappa else kappa
         logits = num_classes + extra_logit
-        options = {"kappa": kappa, "learn_kappa": learn_kappa, "init": init}
+        options = {"kappa": kappa, "learn_kappa": isinstance(shared, nn.Kappa), "init": init}
         options |= {"num_classes": num_classes, "extra_logit": extra_logit}
         super().__init__(layers, stages, width, logits, in_channels, shared, rngs, options)

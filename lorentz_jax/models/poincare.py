@@ -35,7 +35,7 @@ from lorentz_jax.models import hcnn
 from lorentz_jax.models.resnet import Layers, ResNet
 from lorentz_jax.models.variance import PoincareBatchNorm
 from lorentz_jax.nn import initializers
-from lorentz_jax.nn.modules import freeze_window, window_shape
+from lorentz_jax.nn.modules import first_value, freeze_window, own_kappa, window_shape
 
 __all__ = [
     "PoincareConv",
@@ -317,6 +317,8 @@ class PoincareResNet(ResNet):
         in_channels: int = 3, *, kappa: float = 0.1, learn_kappa: bool = False, init: str = "fast",
         momentum: float = 0.1, param_dtype: Any = jnp.float32, rngs: nnx.Rngs,
     ):  # fmt: skip
+        shared = own_kappa(kappa, learn_kappa, param_dtype)
+        kappa = first_value(kappa)
         common: Any = {"kappa": kappa, "init": init, "param_dtype": param_dtype}
         layers = Layers(
             conv=partial(PoincareConv, **common),
@@ -329,6 +331,5 @@ class PoincareResNet(ResNet):
             stride_first=True,
             shortcut_norm=False,
         )
-        shared = nn.Kappa(kappa, param_dtype) if learn_kappa else kappa
-        options = {"kappa": kappa, "learn_kappa": learn_kappa, "init": init}
+        options = {"kappa": kappa, "learn_kappa": isinstance(shared, nn.Kappa), "init": init}
         super().__init__(layers, stages, width, num_classes, in_channels, shared, rngs, options)

@@ -24,6 +24,7 @@ from lorentz_jax import nn
 from lorentz_jax._src.arguments import as_array
 from lorentz_jax.models.variance import VarianceBatchNorm
 from lorentz_jax.nn import initializers
+from lorentz_jax.nn.modules import first_value, own_kappa
 
 __all__ = ["BasicBlock", "ConvNorm", "Layers", "LorentzResNet", "ResNet", "relu", "residual"]
 
@@ -48,7 +49,8 @@ class Layers:
     Attributes:
         conv: `(in_features, out_features, kernel_size, strides=, rngs=) -> module`; the module is
             called `(x, kappa)`.
-        norm: `(features, rngs=) -> module`, called `(x, kappa, use_running_average)`.
+        norm: `(features, rngs=) -> module`, called `(x, kappa, use_running_average)`, None for the
+            mode that `train()` or `eval()` set.
         head: `(in_features, num_classes, rngs=) -> module`, called `(x, kappa)` for logits.
         conv_norm: `(conv, norm, x, kappa, use_running_average) -> y`, faster than calling the two
             modules one after the other; None to do that.
@@ -93,7 +95,7 @@ class ConvNorm(nnx.Module):
         """Return `kappa` where it is given, else its own; None where it has none."""
         return nn.resolve_kappa(self.kappa, kappa)
 
-    def __call__(self, x: Array, kappa: Any, use_running_average: bool) -> Array:
+    def __call__(self, x: Array, kappa: Any, use_running_average: bool | None) -> Array:
         """Map points `(N, H, W, D)` to points of the new width."""
         kappa = self.resolve_kappa(kappa)
         if self.norm is None:
@@ -120,7 +122,7 @@ class BasicBlock(nnx.Module):
         """Return the kappa of the block's output, which is that of its branch."""
         return self.second.resolve_kappa(kappa)
 
-    def __call__(self, x: Array, kappa: Any, use_running_average: bool) -> Array:
+    def __call__(self, x: Array, kappa: Any, use_running_average: bool | None) -> Array:
         """Map points `(N, H, W, D)` to points of the new width."""
         y = self.relu(self.first(x, kappa, use_running_average), kappa)
         y = self.second(y, kappa, use_running_average)
@@ -209,6 +211,8 @@ class ResNet(nnx.Module):
         Args:
             x: images `(N, H, W, C)`.
             train: overrides the mode that `train()` or `eval()` set; training is the first mode.
+                A part that was set to evaluation by itself, as by `model.stem.eval()`, stays so in
+                training.
             kappa: overrides the network's own, and that of every layer.
             dtype: what the blocks compute in; None for that of the images. Pooling and classifier
                 keep to the latter.
@@ -220,7 +224,8 @@ class ResNet(nnx.Module):
         x = as_array("x", x, min_ndim=4)
         if x.ndim != 4 or x.shape[-1] != self.in_channels:
             raise ValueError(f"expected images (N, H, W, {self.in_channels}), got shape {x.shape}")
-        running = self.use_running_average if train is None else not train
+        # None leaves every norm to its own mode, which is not the network's where it was frozen.
+        running = None if train is None or train > self.use_running_average else not train
         kappa, outer = self.resolve_kappa(kappa), x.dtype
         x = x.astype(outer if dtype is None else dtype)
         x = x if self.entry is None else self.entry(x, kappa)
@@ -249,7 +254,8 @@ class LorentzResNet(ResNet):
         width: channels of the first stage; each further stage doubles them.
         num_classes: number of logits.
         in_channels: channels of the images.
-        kappa: curvature parameter of the whole network; the curvature is -kappa.
+        kappa: curvature parameter of the whole network; the curvature is -kappa. A number, a 0-d
+            array, an `nnx.Param` that holds it, or a `nn.Kappa`.
         learn_kappa: make kappa a parameter.
         kappa_per_layer: learn one for each convolution with its norm, and one for the head. Points
             pass between two curvatures by their space parts.
@@ -285,6 +291,10 @@ class LorentzResNet(ResNet):
             raise ValueError(f'norm must be "centering" or "variance", got {norm!r}')
         if kappa_per_layer and not learn_kappa:
             raise ValueError("kappa_per_layer goes with learn_kappa=True, got False")
+        if kappa_per_layer and isinstance(kappa, nn.Kappa | nnx.Variable):
+            raise ValueError("kappa_per_layer takes a number, from which each layer's kappa starts")
+        shared = own_kappa(kappa, learn_kappa and not kappa_per_layer, param_dtype)
+        kappa = first_value(kappa)
         common: Any = {"kappa": kappa, "init": init, "param_dtype": param_dtype}
         centering = norm == "centering"
         if use_bias is None:
@@ -298,10 +308,9 @@ class LorentzResNet(ResNet):
             conv_norm=nn.conv_norm if centering else None,
             kappa=learned if kappa_per_layer else None,
         )
-        shared = None if kappa_per_layer else learned() if learn_kappa else kappa
         options = {
             "kappa": kappa,
-            "learn_kappa": learn_kappa,
+            "learn_kappa": kappa_per_layer or isinstance(shared, nn.Kappa),
             "kappa_per_layer": kappa_per_layer,
             "init": init,
             "scale": scale,
@@ -309,6 +318,7 @@ class LorentzResNet(ResNet):
             "weight_norm": weight_norm,
             "use_bias": use_bias,
         }
+        shared = None if kappa_per_layer else shared
         super().__init__(layers, stages, width, num_classes, in_channels, shared, rngs, options)
         if init == "fast":
             _damp_branches([block.second.conv for blocks in self.stages for block in blocks])

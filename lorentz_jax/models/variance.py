@@ -190,7 +190,7 @@ class VarianceBatchNorm(nn.LorentzBatchNorm):
     ) -> Array:
         """Map points `(N, ..., D)` to points of the same shape."""
         kappa = self.resolve_kappa(kappa)
-        if self.uses_running_average(x, use_running_average):
+        if self._averages(x, use_running_average):
             return self.normalise(x, self.running_mean(kappa), self.var[...], kappa)[0]
         mean = self.batch_mean(x, kappa)
         out, variance = self.normalise(x, mean, None, kappa)

@@ -253,13 +253,14 @@ class LorentzBatchNorm(HyperbolicModule):
             if self.frozen.folded:
                 return x
             check_kappa(self.frozen, kappa)
-        if self.uses_running_average(x, use_running_average):
+        if self._averages(x, use_running_average):
             return functional.center(x, self.mean[...], self.beta_point(kappa), kappa)
         y, mean = functional.center_batch(x, self.beta_point(kappa), kappa)
         self.update(mean, kappa)
         return y
 
-    def uses_running_average(self, x: Array, use_running_average: bool | None) -> bool:
+    # Not public: `nnx.tabulate` runs public methods under `jit`, where a bool becomes an array.
+    def _averages(self, x: Array, use_running_average: bool | None) -> bool:
         """Return whether a call with these arguments centres at the running mean."""
         if self.frozen is not None:
             return True
@@ -339,8 +340,9 @@ def conv_norm(
     apart = not isinstance(conv, LorentzConv) or conv.activation is not None
     apart = apart or (conv.groups > 1 and conv.bias is not None)
     # Points that pass between two curvatures: the fused function knows one.
-    apart = apart or (kappa is None and conv.kappa is not norm.kappa and conv.kappa != norm.kappa)
-    if apart or norm.uses_running_average(x, use_running_average):
+    own, its = (getattr(layer.kappa, "raw", layer.kappa) for layer in (conv, norm))
+    apart = apart or (kappa is None and own is not its and conv.kappa != norm.kappa)
+    if apart or norm._averages(x, use_running_average):
         return norm(conv(x, kappa), kappa, use_running_average)
     kappa = conv.resolve_kappa(kappa)
     normals, unit_scale = conv.factored_normals(kappa)

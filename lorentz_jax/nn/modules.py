@@ -11,7 +11,7 @@ from flax import nnx
 from jax import Array
 
 from lorentz_jax import functional, hyperplane
-from lorentz_jax._src.arguments import as_kappa, check_sizes, compute_dtype, row
+from lorentz_jax._src.arguments import as_kappa, check_sizes, compute_dtype, concrete, row
 from lorentz_jax._src.conv import window_arguments
 from lorentz_jax.hyperplane import Normals
 from lorentz_jax.nn import initializers
@@ -29,6 +29,8 @@ __all__ = [
 
 Activation = Callable[[Array], Array]
 
+nnx.register_data_type(Normals)  # they may be an attribute of any module
+
 NORMALS = ("time", "space", "length", "excess")
 """The names of the arrays of `Normals`."""
 
@@ -39,8 +41,11 @@ class Kappa(nnx.Module):
     `log kappa` is a sigmoid of the parameter `raw`, between the logarithms of the bounds, so that
     no step of an optimiser can leave them.
 
+    Layers share one where each is given the module itself, `kappa=Kappa(0.5)`.
+
     Args:
-        kappa: first value.
+        kappa: first value; or an `nnx.Variable`, such as an `nnx.Param`, which then is `raw` and
+            kappa itself, without bounds.
         param_dtype: dtype of the parameter.
 
     Raises:
@@ -53,18 +58,25 @@ class Kappa(nnx.Module):
 
     bounds = (1e-3, 1e2)
 
-    def __init__(self, kappa: float, param_dtype: Any = jnp.float32):
+    def __init__(self, kappa: float | nnx.Variable, param_dtype: Any = jnp.float32):
+        self.value: float | None = None  # in a compiled model, where `raw` is gone
+        self.bounded = not isinstance(kappa, nnx.Variable)
+        if isinstance(kappa, nnx.Variable):
+            as_kappa(kappa, jnp.float32)
+            self.raw: Any = kappa
+            return
         low, high = self.bounds
         if not low < kappa < high:
             raise ValueError(f"a learnable kappa must start inside ({low}, {high}), got {kappa}")
         share = math.log(kappa / low) / math.log(high / low)
-        self.raw: Any = nnx.Param(jnp.asarray(math.log(share / (1 - share)), param_dtype))
-        self.value: float | None = None  # in a compiled model, where `raw` is gone
+        self.raw = nnx.Param(jnp.asarray(math.log(share / (1 - share)), param_dtype))
 
     def __call__(self) -> Any:
         """Return the present value."""
         if self.value is not None:
             return self.value
+        if not self.bounded:
+            return jnp.asarray(self.raw.get_value())
         low, high = self.bounds
         return low * jnp.exp(math.log(high / low) * jax.nn.sigmoid(self.raw[...]))
 
@@ -74,15 +86,38 @@ def resolve_kappa(own: Any, given: Any = None) -> Any:
 
     Args:
         own: a number, an array, a learned `Kappa`, or None where a module has no kappa.
-        given: the argument `kappa` of a call.
+        given: the argument `kappa` of a call; any of these.
 
     Example:
         >>> resolve_kappa(0.5), resolve_kappa(0.5, 2.0)
         (0.5, 2.0)
     """
-    if given is not None:
-        return given
-    return own() if isinstance(own, Kappa) else own
+    kappa = own if given is None else given
+    if isinstance(kappa, nnx.Variable):
+        return kappa.get_value()
+    return kappa() if isinstance(kappa, Kappa) else kappa
+
+
+def own_kappa(kappa: Any, learn: bool = False, param_dtype: Any = jnp.float32) -> float | Kappa:
+    """Return what a module stores of its argument `kappa`: a number, or a `Kappa`.
+
+    An `nnx.Variable` is learned in any case, and a `Kappa` is shared with whoever has it.
+    """
+    if isinstance(kappa, Kappa):
+        return kappa
+    if learn or isinstance(kappa, nnx.Variable):
+        return Kappa(kappa, param_dtype)
+    as_kappa(kappa, jnp.float32)
+    return float(kappa)
+
+
+def first_value(kappa: Any) -> float:
+    """Return the value of an argument `kappa` as a number, for layers that are always given one.
+
+    A traced one has none: 1 stands for it.
+    """
+    value = resolve_kappa(kappa)
+    return float(value) if concrete(value) else 1.0
 
 
 class HyperbolicModule(nnx.Module):
@@ -92,7 +127,8 @@ class HyperbolicModule(nnx.Module):
     call, and computes with `self.resolve_kappa(kappa)`. `HyperplaneLayer` has an example.
 
     Args:
-        kappa: curvature parameter; the curvature is -kappa.
+        kappa: curvature parameter; the curvature is -kappa. A number, a 0-d array, an `nnx.Param`
+            that holds it, or a `Kappa` to share.
         learn_kappa: make it a parameter, see `Kappa`.
         param_dtype: dtype of that parameter.
 
@@ -109,9 +145,8 @@ class HyperbolicModule(nnx.Module):
     scaled = False
     frozen: Frozen | None = None
 
-    def __init__(self, kappa: float, learn_kappa: bool = False, param_dtype: Any = jnp.float32):
-        as_kappa(kappa, jnp.float32)
-        self.kappa = Kappa(kappa, param_dtype) if learn_kappa else float(kappa)
+    def __init__(self, kappa: Any, learn_kappa: bool = False, param_dtype: Any = jnp.float32):
+        self.kappa = own_kappa(kappa, learn_kappa, param_dtype)
 
     def resolve_kappa(self, kappa: Any = None) -> Any:
         """Return `kappa` unless it is None, else the module's own."""
