@@ -29,6 +29,7 @@ from lorentz_jax._src.arguments import (
     compute_dtype,
     kappa_beside,
 )
+from lorentz_jax._src.attention import SCORES, attention
 from lorentz_jax._src.conv import Padding
 from lorentz_jax._src.plain import point_time, precise, shifts, time_of, to_hyperboloid
 from lorentz_jax._src.scalars import asinh_scaled, divide, safe_norm, theta_limit
@@ -36,7 +37,7 @@ from lorentz_jax.hyperplane import Normals, signed_distance
 
 __all__ = ["Padding", "conv", "conv_center", "linear", "mlr"]
 __all__ += ["batch_mean", "center", "center_batch", "lorentzian", "weight_norm"]
-__all__ += ["aggregate", "segment_aggregate"]
+__all__ += ["SCORES", "aggregate", "attention", "segment_aggregate"]
 
 
 def _identity(x: Array) -> Array:

@@ -15,6 +15,8 @@ from lorentz_jax._src.extras import require
 require("lorentz_jax.nn", "nn", "flax")
 
 from lorentz_jax.nn import compiling, initializers
+from lorentz_jax.nn.attention import LorentzAttention
+from lorentz_jax.nn.graph import LorentzGraphConv
 from lorentz_jax.nn.layers import (
     LorentzBatchNorm,
     LorentzConv,
@@ -38,8 +40,10 @@ __all__ = [
     "HyperbolicModule",
     "HyperplaneLayer",
     "Kappa",
+    "LorentzAttention",
     "LorentzBatchNorm",
     "LorentzConv",
+    "LorentzGraphConv",
     "LorentzLinear",
     "LorentzMLR",
     "compiling",
