@@ -15,7 +15,7 @@ from jax.typing import ArrayLike
 
 from lorentz_jax._src.aggregate import centroids, dense, floor
 from lorentz_jax._src.arguments import as_array, concrete
-from lorentz_jax._src.centred import CENTERS, Centred, at_origin, centred, middle
+from lorentz_jax._src.centred import Centred, at_origin, centred, check_center, middle, tangent
 from lorentz_jax._src.pairwise import pair_arguments, squared_chords
 
 SCORES = ("distance", "product")
@@ -44,10 +44,10 @@ def _ratio(u: Array) -> Array:
 def _squared_arc_jvp(primals, tangents):
     (chord, kappa), (dchord, dkappa) = primals, tangents
     slope, out = _ratio(kappa * chord), squared_arc(chord, kappa)
-    tangent = slope * dchord
+    dout = slope * tangent(dchord)
     if not isinstance(dkappa, SymbolicZero):
-        tangent += (slope * chord - out) / kappa * dkappa
-    return out, tangent
+        dout += (slope * chord - out) / kappa * dkappa
+    return out, dout
 
 
 squared_arc.defjvp(_squared_arc_jvp, symbolic_zeros=True)
@@ -130,8 +130,7 @@ def attention(
     [[0.    ]
      [0.3994]]
     """
-    if center not in CENTERS:
-        raise ValueError(f"center must be one of {CENTERS}, got {center!r}")
+    check_center(center)
     if score not in SCORES:
         raise ValueError(f"score must be one of {SCORES}, got {score!r}")
     names = ("query", "key")

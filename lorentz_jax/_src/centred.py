@@ -7,7 +7,7 @@ Formulas square their arguments, as layers may. `(D170)` and so on are equations
 `docs/derivations.md`.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,13 @@ from jax.custom_derivatives import SymbolicZero
 
 CENTERS = ("middle", "origin")
 """Centres that have a name."""
+
+
+def check_center(center: str) -> str:
+    """Return `center`; raise `ValueError` unless it is the name of one."""
+    if center not in CENTERS:
+        raise ValueError(f"center must be one of {CENTERS}, got {center!r}")
+    return center
 
 
 class Centred(NamedTuple):
@@ -125,12 +132,18 @@ def _times(ahead, wide, size, kappa):
     return jnp.sqrt(1 + kappa * squares), jnp.sqrt(1 + kappa * size * size)
 
 
+def tangent(move: Any) -> Any:
+    """A tangent of a rule with symbolic zeros, as a number where it is one."""
+    return 0.0 if isinstance(move, SymbolicZero) else move
+
+
 def _boosted_jvp(primals, tangents):
     forward, wide, size, kappa = primals
     dforward, dwide, _, dkappa = tangents
     along, rise = _boosted(*primals)
     ahead = size + forward
     time, there = _times(ahead, wide, size, kappa)
+    dforward, dwide = map(tangent, (dforward, dwide))
     dalong = ((1 + kappa * rise) * dforward - kappa * size / 2 * dwide) / time  # (D172)
     drise = (along * dforward + there / 2 * dwide) / time
     if not isinstance(dkappa, SymbolicZero):

@@ -10,6 +10,7 @@ from jax import Array
 
 from lorentz_jax import functional
 from lorentz_jax._src.arguments import check_sizes
+from lorentz_jax._src.centred import check_center
 from lorentz_jax.nn import initializers
 from lorentz_jax.nn.layers import LorentzLinear
 from lorentz_jax.nn.modules import HyperbolicModule, normal_arrays
@@ -77,7 +78,8 @@ class LorentzAttention(HyperbolicModule):
         if init == "fast":  # no ReLU follows, which would halve the squares
             for layer in (self.qkv, self.out):
                 _set_length(layer, 1.0)
-        self.num_heads, self.score, self.causal, self.center = num_heads, score, causal, center
+        self.num_heads, self.score, self.causal = num_heads, score, causal
+        self.center = check_center(center)
         self.temperature = temperature
 
     def __call__(

@@ -7,6 +7,7 @@ from flax import nnx
 from jax import Array
 
 from lorentz_jax import functional
+from lorentz_jax._src.centred import check_center
 from lorentz_jax.nn import initializers
 from lorentz_jax.nn.modules import NORMALS, Activation, HyperplaneLayer
 
@@ -55,7 +56,7 @@ class LorentzGraphConv(HyperplaneLayer):
         shape = (in_features, out_features)
         values = initializers.affine(rngs.params(), shape, init, weight_norm, param_dtype)
         super().__init__(values, kappa, learn_kappa, activation, init, use_bias)
-        self.center = center
+        self.center = check_center(center)
 
     compiles, constant_names = True, NORMALS
 

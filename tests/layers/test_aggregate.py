@@ -211,7 +211,9 @@ def test_the_centre_does_not_matter():
 
         return [derivatives(center) for center in (point, "middle", "origin")]
 
+    by_kappa = jax.grad(lambda k: jnp.sum(g * aggregate(x, w, k)))(jnp.float32(2.5))  # alone
     first, *others = run(x[0])
+    np.testing.assert_allclose(by_kappa, first[-1], rtol=2e-5, atol=2e-5)
     for other in others:
         for a, b in zip(first, other, strict=True):
             np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
