@@ -128,7 +128,7 @@ def attention(
     >>> x = jnp.array([[0.0], [0.75]])
     >>> print(functional.attention(x, x, x, 1.0, mask=jnp.array([[True, False], [True, True]])))
     [[0.    ]
-     [0.3994]]
+     [0.3961]]
     """
     check_center(center)
     if score not in SCORES:

@@ -44,7 +44,7 @@ class Centred(NamedTuple):
 
     def space(self, means: Array) -> Array:
         """The space part of a mean of points, from that of the columns."""
-        if self.unit is None:
+        if self.unit is None or self.size is None:
             return means[..., :-2]
         return means[..., 1:-3] + self.unit * (self.size + means[..., :1])
 

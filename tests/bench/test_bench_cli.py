@@ -150,8 +150,8 @@ NOTHING_IS_MEASURED = [
 def test_a_wrong_option_ends_before_measuring(line, message, capsys, monkeypatch):
     for module, name in [
         (timing, "interleave"), (timing, "compile_arm"), (layers, "compile_arm"),
-        (networks, "compile_arm"), (many, "compile_arm"), (convergence_report, "fit"), (learning_report, "Trainer"),
-        (measure, "rows"),
+        (networks, "compile_arm"), (many, "compile_arm"), (convergence_report, "fit"),
+        (learning_report, "Trainer"), (measure, "rows"),
     ]:  # fmt: skip
         monkeypatch.setattr(module, name, pytest.fail)
     monkeypatch.setitem(sys.modules, "hyperbolix.manifolds", None)
