@@ -310,7 +310,7 @@ def pairwise_dist(x: ArrayLike, y: ArrayLike, kappa: ArrayLike, method: str = "e
         Distances `(..., B, C)`.
 
     >>> print(ambient.pairwise_dist(x[None], jnp.stack([x, y]), 1.0))
-    [[0.     1.1254]]
+    [[0.     1.0163]]
     """
     x, y, at = checked(kappa, x=x, y=y)
     at = at[..., None] if at.ndim else at

@@ -17,14 +17,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from lorentz_jax import geometry
-from lorentz_jax._src.arguments import (
-    along_batch,
-    as_array,
-    as_kappa,
-    compute_dtype,
-    concrete,
-    row,
-)
+from lorentz_jax._src.arguments import along_batch, as_array, as_kappa, compute_dtype, concrete, row
 from lorentz_jax._src.scalars import safe_norm
 
 __all__ = ["WrappedNormal", "log_sinhc"]

@@ -31,6 +31,7 @@ from lorentz_jax._src.arguments import (
     kappa_beside,
     row,
 )
+from lorentz_jax._src.attention import SCORES, attention
 from lorentz_jax._src.conv import Padding
 from lorentz_jax._src.plain import point_time, precise, shifts, time_of, to_hyperboloid
 from lorentz_jax._src.pooling import (
@@ -45,7 +46,7 @@ from lorentz_jax.hyperplane import Normals, signed_distance
 
 __all__ = ["Padding", "conv", "conv_center", "linear", "mlr"]
 __all__ += ["batch_mean", "center", "center_batch", "lorentzian", "weight_norm"]
-__all__ += ["aggregate", "segment_aggregate"]
+__all__ += ["SCORES", "aggregate", "attention", "segment_aggregate"]
 __all__ += ["avg_pool", "center_groups", "conv_transpose", "max_pool", "weighted_residual"]
 
 for _function in (avg_pool, center_groups, conv_transpose, max_pool, weighted_residual):

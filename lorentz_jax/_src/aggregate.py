@@ -15,60 +15,68 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 
 from lorentz_jax._src.arguments import as_array, as_kappa, check_sizes, compute_dtype, concrete
-from lorentz_jax._src.centred import centred, middle
+from lorentz_jax._src.centred import CENTERS, Centred, at_origin, centred, middle
 
 Product = Callable[[Array], Array]
 """Weighted sums `(..., M, K)` of the rows of an array `(..., N, K)`."""
 
 
 @jax.custom_jvp
-def _floor(x: Array) -> Array:
+def floor(x: Array) -> Array:
     """A number that is not negative, but for its rounding error. The derivative is 1 throughout."""
     return jnp.maximum(x, 0)
 
 
-_floor.defjvp(lambda primals, tangents: (_floor(*primals), tangents[0]))
+floor.defjvp(lambda primals, tangents: (floor(*primals), tangents[0]))
 
 
-def centroids(x: Array, centre: Array, kappa: Array, product: Product) -> Array:
+def centroids(view: Centred, kappa: Array, product: Product) -> Array:
     """Centroids with the weights of a product; the origin where these sum to 0.
 
-    Of `D + 4` sums `D + 1` give the space part of `M = sum w X`, and all but one of those its
-    length (D174). Divided by the sum of weights, no square of a tiny weight is formed.
+    Divided by the sum of weights, no square of a tiny weight is formed.
     """
-    view = centred(x, centre, kappa)
-    numbers = view.forward, view.along, view.rise, jnp.ones_like(view.rise)
-    sums = product(jnp.concatenate([view.across, *numbers], axis=-1))
+    sums = product(view.columns)
     total = sums[..., -1:]
     live = total > 0
-    means = sums[..., :-1] / jnp.where(live, total, 1)
-    across = means[..., :-3]
-    forward, along, rise = (means[..., i, None] for i in (-3, -2, -1))
-    squares = jnp.sum(across * across, axis=-1, keepdims=True) + along * along
-    spread = _floor(rise * (2 + kappa * rise) - squares)
-    space = across + view.unit * (view.size + forward)
-    return jnp.where(live, space / jnp.sqrt(1 + kappa * spread), 0)
+    means = sums / jnp.where(live, total, 1)
+    spread = floor(jnp.sum(means * view.chords(means, kappa), axis=-1, keepdims=True) / 2)
+    return jnp.where(live, view.space(means) / jnp.sqrt(1 + kappa * spread), 0)  # (D175)
 
 
-def _prepare(x: Any, kappa: Any, center: Any, dtype: Any) -> tuple[Array, Array, Array]:
-    """Points, centre and kappa that broadcast against each other, in the dtype to compute in."""
-    inner, batch = compute_dtype(dtype), x.shape[:-2]
-    kappa = as_kappa(kappa, inner, batch)
-    kappa = kappa[..., None, None] if kappa.ndim else kappa
-    x = x.astype(inner)
-    if center is None:
-        return x, middle(x, kappa), kappa
-    center = as_array("center", center).astype(inner)
+def prepare_center(center: Any, batch: tuple[int, ...], size: int, dtype: Any) -> Any:
+    """A centre as the name that it has, or as points `(..., 1, D)` of this batch shape.
+
+    Raises `ValueError` where it is neither.
+    """
+    if isinstance(center, str):
+        if center not in CENTERS:
+            raise ValueError(f"center must be one of {CENTERS} or points, got {center!r}")
+        return center
+    center = as_array("center", center).astype(dtype)
     try:
-        fits = jnp.broadcast_shapes(center.shape, (*batch, x.shape[-1])) == (*batch, x.shape[-1])
+        fits = jnp.broadcast_shapes(center.shape, (*batch, size)) == (*batch, size)
     except ValueError:
         fits = False
-    if not fits or center.shape[-1] != x.shape[-1]:
-        raise ValueError(
-            f"center must be points {(*batch, x.shape[-1])} to go with x {x.shape}, got "
-            f"{center.shape}"
-        )
-    return x, center[..., None, :], kappa
+    if not fits or center.shape[-1] != size:
+        raise ValueError(f"center must be points {(*batch, size)}, got shape {center.shape}")
+    return center[..., None, :]
+
+
+def _prepare(x: Array, kappa: Any, center: Any, dtype: Any) -> tuple[Array, Any, Any, Array]:
+    """Points, the name of their centre or its points, and kappa, in the dtype to compute in."""
+    inner, batch = compute_dtype(dtype), x.shape[:-2]
+    kappa = as_kappa(kappa, inner, batch)
+    center = prepare_center(center, batch, x.shape[-1], inner)
+    named = isinstance(center, str)
+    kappa = kappa[..., None, None] if kappa.ndim else kappa
+    return x.astype(inner), center if named else None, None if named else center, kappa
+
+
+def view(x: Array, name: str | None, point: Array | None, kappa: Array) -> Centred:
+    """See points from a centre of this name, or else from this point."""
+    if name == "origin":
+        return at_origin(x, kappa)
+    return centred(x, middle(x, kappa) if point is None else point, kappa)
 
 
 def _check_weights(weights: Any) -> None:
@@ -77,7 +85,8 @@ def _check_weights(weights: Any) -> None:
         raise ValueError(f"weights must be >= 0, got {np.asarray(weights).min()}")
 
 
-def _dense(weights: Array, columns: Array) -> Array:
+def dense(weights: Array, columns: Array) -> Array:
+    """The product with a matrix of weights, in full precision on every device."""
     return jnp.matmul(weights, columns, precision=lax.Precision.HIGHEST)
 
 
@@ -96,18 +105,19 @@ def _scatter(
     return jnp.moveaxis(jax.ops.segment_sum(columns, receivers, count), 0, -2)
 
 
-@jax.jit
-def _aggregate(x, centre, kappa, weights):
-    return centroids(x, centre, kappa, partial(_dense, weights))
+@partial(jax.jit, static_argnames="name")
+def _aggregate(x, name, point, kappa, weights):
+    return centroids(view(x, name, point, kappa), kappa, partial(dense, weights))
 
 
-@partial(jax.jit, static_argnames="count")
-def _aggregate_entries(x, centre, kappa, weights, senders, receivers, count):
-    return centroids(x, centre, kappa, partial(_scatter, weights, senders, receivers, count))
+@partial(jax.jit, static_argnames=("name", "count"))
+def _aggregate_entries(x, name, point, kappa, weights, senders, receivers, count):
+    product = partial(_scatter, weights, senders, receivers, count)
+    return centroids(view(x, name, point, kappa), kappa, product)
 
 
 def aggregate(
-    x: ArrayLike, weights: Any, kappa: ArrayLike, center: ArrayLike | None = None
+    x: ArrayLike, weights: Any, kappa: ArrayLike, center: ArrayLike | str = "middle"
 ) -> Array:
     """Compute weighted Lorentz centroids of one set of points, all of them by one product.
 
@@ -121,8 +131,9 @@ def aggregate(
         weights: w >= 0, `(..., M, N)`, or a `jax.experimental.sparse.BCOO` matrix `(M, N)`. Rows
             need not sum to 1. One that sums to 0 gives the origin, with gradient 0.
         kappa: Minus the curvature, one number or of the batch shape of x.
-        center: Points `(..., D)` to form the sums about. The result does not depend on them, but
-            its error does. Default: a mean of x. Give it where x is padded with far-off points.
+        center: What to form the sums about; the result does not depend on it, but its error does.
+            "middle" is a mean of x, "origin" a cheaper form with r the distance from the origin,
+            and points `(..., D)` serve where a mean does not, as where x is padded.
 
     Returns:
         Points `(..., M, D)`.
@@ -153,8 +164,8 @@ def aggregate(
         ) from None
     _check_weights(weights)
     dtype = jnp.result_type(x, weights)
-    points, centre, kappa = _prepare(x, kappa, center, dtype)
-    return _aggregate(points, centre, kappa, weights.astype(points.dtype)).astype(dtype)
+    points, name, point, kappa = _prepare(x, kappa, center, dtype)
+    return _aggregate(points, name, point, kappa, weights.astype(points.dtype)).astype(dtype)
 
 
 def _aggregate_bcoo(x, weights, kappa, center):
@@ -177,7 +188,7 @@ def segment_aggregate(
     kappa: ArrayLike,
     weights: ArrayLike | None = None,
     senders: ArrayLike | None = None,
-    center: ArrayLike | None = None,
+    center: ArrayLike | str = "middle",
 ) -> Array:
     """Compute the weighted Lorentz centroid of each segment, as `jax.ops.segment_sum` does sums.
 
@@ -224,11 +235,11 @@ def segment_aggregate(
             raise ValueError(f"weights must have shape {entries}, got {weights.shape}")
         _check_weights(weights)
         dtype = jnp.result_type(x, weights)
-    points, centre, kappa = _prepare(x, kappa, center, dtype)
+    points, name, point, kappa = _prepare(x, kappa, center, dtype)
     weights = None if weights is None else weights.astype(points.dtype)
-    out = _aggregate_entries(
-        points, centre, kappa, weights, ids.get("senders"), ids["segment_ids"], int(num_segments)
-    )
+    senders, receivers = ids.get("senders"), ids["segment_ids"]
+    count = int(num_segments)
+    out = _aggregate_entries(points, name, point, kappa, weights, senders, receivers, count)
     return out.astype(dtype)
 
 

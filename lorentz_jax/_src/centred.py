@@ -7,32 +7,60 @@ Formulas square their arguments, as layers may. `(D170)` and so on are equations
 `docs/derivations.md`.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jax.custom_derivatives import SymbolicZero
 
+CENTERS = ("middle", "origin")
+"""Centres that have a name."""
+
+
+def check_center(center: str) -> str:
+    """Return `center`; raise `ValueError` unless it is the name of one."""
+    if center not in CENTERS:
+        raise ValueError(f"center must be one of {CENTERS}, got {center!r}")
+    return center
+
 
 class Centred(NamedTuple):
-    """Points `(..., N, D)` about a centre p; numbers of points are `(..., N, 1)`.
+    """Points `(..., N, D)` about a centre p, which is `u size`, or about the origin.
 
     Attributes:
-        across: the part of x, and of the moved point y, across the direction u of p.
-        forward: `u.(x - p)`.
-        along: `u.y`.
-        rise: `(s y_t - 1)/kappa`, which is `|y|^2/2` in the flat limit.
-        unit: u, `(..., 1, D)`.
+        columns: One array of which sums are formed. Its last two columns are `rise`, that is
+            `(s y_t - 1)/kappa`, and 1. Before them are the coordinates of the moved point y: all D
+            of x about the origin; else its part across u, and `along`, `u.y`. About a centre the
+            first column is `forward`, `u.(x - p)`.
+        unit: u, `(..., 1, D)`; None about the origin.
         size: `u.p`, `(..., 1, 1)`.
     """
 
-    across: Array
-    forward: Array
-    along: Array
-    rise: Array
-    unit: Array
-    size: Array
+    columns: Array
+    unit: Array | None = None
+    size: Array | None = None
+
+    def space(self, means: Array) -> Array:
+        """The space part of a mean of points, from that of the columns."""
+        if self.unit is None or self.size is None:
+            return means[..., :-2]
+        return means[..., 1:-3] + self.unit * (self.size + means[..., :1])
+
+    def chords(self, columns: Array, kappa: Array) -> Array:
+        """What has `4 p^2` as its product with other columns, p the half chord (D174).
+
+        A product of matrices, like those before and after it: XLA would form slices of them again
+        and again. The product of a mean with itself is `-2 (1 + kappa M o M)/kappa`.
+        """
+        width = columns.shape[-1]
+        flat, bent = np.zeros((2, width, width))
+        coordinates = range(0 if self.unit is None else 1, width - 2)
+        flat[coordinates, coordinates] = -2
+        flat[-2, -1] = flat[-1, -2] = bent[-2, -2] = 2
+        matrix = jnp.asarray(flat, columns.dtype) + kappa * jnp.asarray(bent, columns.dtype)
+        return jnp.matmul(columns, matrix, precision=lax.Precision.HIGHEST)
 
 
 def _dot(x: Array, y: Array) -> Array:
@@ -52,6 +80,13 @@ def middle(x: Array, kappa: Array) -> Array:
     mean = jnp.sum(logs, axis=-2, keepdims=True) / max(x.shape[-2], 1)
     rho = s * jnp.sqrt(_dot(mean, mean))
     return mean * ((jnp.exp(rho) - jnp.exp(-rho)) / (2 * rho + tiny))
+
+
+def at_origin(x: Array, kappa: Array) -> Centred:
+    """See the points x from the origin, which costs little."""
+    squares = _dot(x, x)
+    rise = squares / (1 + jnp.sqrt(1 + kappa * squares))
+    return Centred(jnp.concatenate([x, rise, jnp.ones_like(rise)], axis=-1))
 
 
 def _coarse(x: Array) -> Array:
@@ -74,7 +109,8 @@ def centred(x: Array, centre: Array, kappa: Array) -> Centred:
     across = ((x - coarse * high) - (unit - coarse) * high) - unit * (ahead - high)
     across = across - lax.stop_gradient(unit * _dot(unit, across))  # one along it goes
     along, rise = _boosted(forward, _dot(across, across), size, kappa)
-    return Centred(across, forward, along, rise, unit, size)
+    columns = forward, across, along, rise, jnp.ones_like(rise)
+    return Centred(jnp.concatenate(columns, axis=-1), unit, size)
 
 
 @jax.custom_jvp
@@ -96,12 +132,18 @@ def _times(ahead, wide, size, kappa):
     return jnp.sqrt(1 + kappa * squares), jnp.sqrt(1 + kappa * size * size)
 
 
+def tangent(move: Any) -> Any:
+    """A tangent of a rule with symbolic zeros, as a number where it is one."""
+    return 0.0 if isinstance(move, SymbolicZero) else move
+
+
 def _boosted_jvp(primals, tangents):
     forward, wide, size, kappa = primals
     dforward, dwide, _, dkappa = tangents
     along, rise = _boosted(*primals)
     ahead = size + forward
     time, there = _times(ahead, wide, size, kappa)
+    dforward, dwide = map(tangent, (dforward, dwide))
     dalong = ((1 + kappa * rise) * dforward - kappa * size / 2 * dwide) / time  # (D172)
     drise = (along * dforward + there / 2 * dwide) / time
     if not isinstance(dkappa, SymbolicZero):

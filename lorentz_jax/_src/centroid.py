@@ -158,7 +158,9 @@ def centroid(
     """Compute the Lorentzian centroid of points, `M/(s sqrt(-M o M))` of `M = sum_i w_i X_i`.
 
     `-M o M >= (sum w)^2/kappa` is used as a floor, and far clusters do not cancel: it is computed
-    as a sum of positive terms (D54).
+    as a sum of positive terms (D54). This exact form reads several arrays of the points' size: with
+    weights `(256, 256)` of 16 coordinates, value and gradients take 250 times as long as the matrix
+    product, and 37 MB. For weights of one set of points, `functional.aggregate` takes 1.6 times.
 
     Args:
         x: Points, an axis of the batch shape `(..., D)` being summed over.

@@ -1,6 +1,6 @@
 """Distances of all pairs of two sets of points: exact by blocks, or as one matrix product.
 
-`geometry` re-exports `pairwise_dist`. `(D175)` and so on are equations of `docs/derivations.md`.
+`geometry` re-exports `pairwise_dist`. `(D174)` and so on are equations of `docs/derivations.md`.
 """
 
 import math
@@ -64,15 +64,12 @@ def _strip(block, ys, x):
 
 
 def squared_chords(x: Centred, y: Centred, kappa: Array) -> Array:
-    """`4 p^2` of all pairs `(..., B, C)`, p the half chord, as one product of `D + 3` columns.
+    """`4 p^2` of all pairs `(..., B, C)`, p the half chord, as one product (D174).
 
-    It is `2 (r + q + kappa r q - x.y)` of the rises r, q and the moved points (D175), and tends to
-    `|x - y|^2`. Rounding errors can make it negative.
+    It tends to `|x - y|^2` in the flat limit. Rounding errors can make it negative.
     """
-    one = jnp.ones_like(x.rise), jnp.ones_like(y.rise)
-    left = jnp.concatenate([-x.across, -x.along, x.rise, one[0]], axis=-1)
-    right = jnp.concatenate([y.across, y.along, 1 + kappa * y.rise, y.rise], axis=-1)
-    return 2 * jnp.matmul(left, jnp.swapaxes(right, -1, -2), precision=lax.Precision.HIGHEST)
+    right = jnp.swapaxes(y.chords(y.columns, kappa), -1, -2)
+    return jnp.matmul(x.columns, right, precision=lax.Precision.HIGHEST)
 
 
 def see(x: Array, y: Array, kappa: Array) -> tuple[Centred, Centred]:
@@ -92,9 +89,10 @@ def pairwise_dist(x: ArrayLike, y: ArrayLike, kappa: ArrayLike, method: str = "e
 
     The values are those of `dist(x[..., :, None, :], y[..., None, :, :], kappa)`, in the memory of
     a few arrays of the result's size, derivatives included. With "product" all pairs come from one
-    matrix product (D175), which is many times faster, but near pairs cancel: the square of a
-    distance has an error of about `eps cosh(s r)^2/kappa`, r being the distance of the points from
-    a centre amid y. So distances below `sqrt(eps) cosh(s r)/s` are lost, those of equal points too.
+    matrix product (D174), which is many times faster, but near pairs cancel: the square of a
+    distance has an error of some `30 eps cosh(s r)^2/kappa`, r being the distance of the points
+    from a centre amid y. So distances below `5 sqrt(eps) cosh(s r)/s` are lost, those of equal
+    points too.
 
     Args:
         x: Points `(..., B, D)`.

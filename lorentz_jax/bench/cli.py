@@ -29,6 +29,7 @@ from lorentz_jax.bench import (
     layers,
     learning,
     learning_report,
+    many,
     networks,
     timing,
 )
@@ -87,6 +88,39 @@ class Conv(Timing):
         for width, batch in self.sizes:
             rows = layers.convolution_step(width, batch, *options)
             yield f"width={width} batch={batch}", rows
+
+
+@dataclass(frozen=True)
+class Many(Timing):
+    """Forward and backward: weighted centroids, all pairs, attention and graph convolution."""
+
+    nodes: int = 2708
+    """Nodes of the graph, which has a weight for each pair of them."""
+    features: int = 16
+    """Coordinates of a node."""
+    pairs: tuple[int, int] = (1024, 128)
+    """Points of each set, and their coordinates."""
+    sequences: tuple[int, int, int] = (8, 256, 64)
+    """Batch, length and coordinates of the sequences; there are four heads."""
+    kappa: float = 1.0
+    peers: bool = False
+    """Add the attention of the hyperbolix package, which must be installed."""
+
+    def check(self) -> None:
+        """Refuse coordinates that four heads cannot share, too."""
+        super().check()
+        if self.sequences[-1] % 4:
+            raise ValueError(f"--sequences: 4 heads must divide the last, got {self.sequences}")
+
+    def _tables(self) -> Tables:
+        sizes = many.Sizes(self.nodes, self.features, self.pairs, self.sequences)
+        return many.tables(sizes, self.seconds or 10, self.kappa, self.peers)
+
+    def run(self) -> Outcome:
+        """Measure and print each table, then memory and compile times."""
+        results, plot = super().run()
+        print(many.describe(results))
+        return results, plot
 
 
 @dataclass(frozen=True)
@@ -328,7 +362,7 @@ class Compare:
             raise ValueError(f"{path}: {error}") from None
 
 
-Timed = Layers | Conv | Resnet | Inference | Accelerator | Scaling | Data
+Timed = Layers | Conv | Many | Resnet | Inference | Accelerator | Scaling | Data
 Command = Timed | Convergence | Learning | Numerics | Compare
 
 

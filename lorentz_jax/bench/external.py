@@ -54,6 +54,21 @@ def convolution(x: Array, width: int, kappa: float) -> tuple[Callable, tuple]:
     return _arm(make(_hyperboloid(x.dtype), *sizes, rngs=nnx.Rngs(0)), x, kappa)
 
 
+def attention(x: Array, heads: int, kappa: float) -> tuple[Callable, tuple]:
+    """Return `(layer, arguments)` of its full Lorentz attention, for sequences `x`.
+
+    Its heads together have the width of x, as ours; it returns their midpoint, of one head's width.
+    """
+    make, width = _import("nn_layers").HyperbolicFullAttention, x.shape[-1]
+    layer = make(width + 1, width // heads, num_heads=heads, rngs=nnx.Rngs(0))
+    graphdef, state = nnx.split(layer)
+
+    def call(x: Array, state: Any) -> Array:
+        return nnx.merge(graphdef, state)(x, kappa, kappa, kappa)
+
+    return call, (geometry.lift(x, kappa), state)
+
+
 def _linear_unit(x: Array, w: Array, b: Array, kappa: Array) -> Array:
     make = _import("nn_layers").FGGLinear
     layer = make(x.shape[-1] + 1, 2, rngs=nnx.Rngs(0), param_dtype=x.dtype)

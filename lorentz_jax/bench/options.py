@@ -60,6 +60,7 @@ class Files:
 
 
 _SIZES = {"widths", "width", "batch", "batches", "sizes", "stages", "images", "cap", "samples"}
+_SIZES |= {"nodes", "features", "pairs", "sequences"}
 _NAMES = {"models", "methods", "dtypes", "distances"}
 
 

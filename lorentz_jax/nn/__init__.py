@@ -15,7 +15,9 @@ from lorentz_jax._src.extras import require
 require("lorentz_jax.nn", "nn", "flax")
 
 from lorentz_jax.nn import compiling, initializers
+from lorentz_jax.nn.attention import LorentzAttention
 from lorentz_jax.nn.embedding import LorentzEmbedding
+from lorentz_jax.nn.graph import LorentzGraphConv
 from lorentz_jax.nn.layers import (
     LorentzBatchNorm,
     LorentzConv,
@@ -40,10 +42,12 @@ __all__ = [
     "HyperbolicModule",
     "HyperplaneLayer",
     "Kappa",
+    "LorentzAttention",
     "LorentzBatchNorm",
     "LorentzConv",
     "LorentzConvTranspose",
     "LorentzEmbedding",
+    "LorentzGraphConv",
     "LorentzGroupNorm",
     "LorentzLinear",
     "LorentzMLR",

@@ -8,7 +8,15 @@ import jax
 import pytest
 
 from lorentz_jax.bench import cli as bench
-from lorentz_jax.bench import convergence_report, layers, learning_report, networks, options, timing
+from lorentz_jax.bench import (
+    convergence_report,
+    layers,
+    learning_report,
+    many,
+    networks,
+    options,
+    timing,
+)
 from lorentz_jax.bench.numerics import measure
 
 
@@ -37,6 +45,14 @@ def test_data_compares_the_path_of_a_batch_with_a_step(capsys):
     printed = capsys.readouterr().out
     assert "training step" in printed
     assert "data path" in printed
+
+
+def test_many_compares_layers_with_their_twins(capsys):
+    sizes = ["--nodes", "6", "--features", "2", "--pairs", "3", "2", "--sequences", "1", "3", "4"]
+    assert bench.main(["many", *sizes, "--seconds", "0.01"]) == 0
+    printed = capsys.readouterr().out
+    for text in ("centroids N=6 D=2, middle", "pairs N=3 D=2, exact", "product", "no bias"):
+        assert text in printed
 
 
 def test_convergence_counts_steps(tmp_path, capsys):
@@ -87,6 +103,11 @@ NOTHING_IS_MEASURED = [
     ("conv --sizes 16 0", "--sizes must be at least 1, got 0"),
     ("conv --kappa inf", "--kappa must be a positive number of float32, got inf"),
     ("conv --peers", "--peers needs the package hyperbolix"),
+    ("many --nodes 0", "--nodes must be at least 1, got 0"),
+    ("many --pairs 4 0", "--pairs must be at least 1, got 0"),
+    ("many --sequences 1 4 6", "4 heads must divide the last"),
+    ("many --kappa 0", "--kappa must be a positive number of float32, got 0.0"),
+    ("many --peers", "--peers needs the package hyperbolix"),
     ("resnet --models nope", "no model 'nope', there are 'euclidean'"),
     ("resnet --models", "--models needs at least one value"),
     ("resnet --batch -4", "--batch must be at least 1, got -4"),
@@ -129,8 +150,8 @@ NOTHING_IS_MEASURED = [
 def test_a_wrong_option_ends_before_measuring(line, message, capsys, monkeypatch):
     for module, name in [
         (timing, "interleave"), (timing, "compile_arm"), (layers, "compile_arm"),
-        (networks, "compile_arm"), (convergence_report, "fit"), (learning_report, "Trainer"),
-        (measure, "rows"),
+        (networks, "compile_arm"), (many, "compile_arm"), (convergence_report, "fit"),
+        (learning_report, "Trainer"), (measure, "rows"),
     ]:  # fmt: skip
         monkeypatch.setattr(module, name, pytest.fail)
     monkeypatch.setitem(sys.modules, "hyperbolix.manifolds", None)
@@ -140,7 +161,17 @@ def test_a_wrong_option_ends_before_measuring(line, message, capsys, monkeypatch
     assert message in error
 
 
-COMMANDS = ("layers", "conv", "resnet", "inference", "data", "scaling", "convergence", "numerics")
+COMMANDS = (
+    "layers",
+    "conv",
+    "many",
+    "resnet",
+    "inference",
+    "data",
+    "scaling",
+    "convergence",
+    "numerics",
+)
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, "learning"])

@@ -10,7 +10,12 @@ import pytest
 from lorentz_jax import ambient, distributions, functional, geometry, hyperplane, losses
 
 MODULES = (geometry, hyperplane, functional, ambient, distributions, losses)
-NAMES = [(module, name) for module in MODULES for name in module.__all__ if name != "Padding"]
+NAMES = [
+    (module, name)
+    for module in MODULES
+    for name in module.__all__
+    if name not in ("Padding", "SCORES")
+]
 IMPORTS = {"ambient": ambient, "functional": functional, "geometry": geometry}
 IMPORTS |= {"hyperplane": hyperplane, "jax": jax, "jnp": jnp}
 IMPORTS |= {"distributions": distributions, "losses": losses}

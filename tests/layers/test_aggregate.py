@@ -1,6 +1,7 @@
 """Weighted centroids as products: values and derivatives against mpmath, far and tight clusters."""
 
 import itertools
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -65,14 +66,13 @@ def clouds():
 W = np.array([[0.2, 1.0, 0.5, 0.3], [1.0, 0.0, 0.3, 0.0]])
 
 
-def scalar(x, w, kappa):
-    return jnp.sum(G * aggregate(x, w, kappa))
-
-
-@quick_jit
-def derivatives(x, w, kappa, step):
+@partial(quick_jit, static_argnames="center")
+def derivatives(x, w, kappa, step, center):
     """Value, slope along a step, and the second derivative in two ways."""
     arguments = (x, w, kappa)
+
+    def scalar(x, w, kappa):
+        return jnp.sum(G * aggregate(x, w, kappa, center))
 
     def gradient(*a):
         return jax.grad(scalar, (0, 1, 2))(*a)
@@ -86,7 +86,7 @@ def derivatives(x, w, kappa, step):
     twice = sum(
         jnp.sum(g * d) for g, d in zip(jax.grad(slope, (0, 1, 2))(*arguments), step, strict=True)
     )
-    return aggregate(*arguments), forward, slope(*arguments), second, twice
+    return aggregate(*arguments, center), forward, slope(*arguments), second, twice
 
 
 def test_derivatives_against_mpmath(x64):
@@ -94,11 +94,14 @@ def test_derivatives_against_mpmath(x64):
     rng = np.random.default_rng(1)
     for (i, x), kappa in itertools.product(enumerate(clouds()), KAPPAS):
         step = (rng.normal(size=x.shape), rng.normal(size=W.shape), rng.normal() * kappa)
-        value, *got = derivatives(x, W, kappa, step)
-        assert_close(value, exact(x, W, kappa), 4e-14, what=f"cloud {i}")
-        first, second = (along_line(x, W, kappa, step, order) for order in (1, 2))
-        for g, want in zip(got, (first, first, second, second), strict=True):
-            assert_close(g, np.array(want), 1e-11 if i == 4 else 1e-12, what=f"cloud {i} {kappa}")
+        want = exact(x, W, kappa)
+        slopes = [along_line(x, W, kappa, step, order) for order in (1, 2)]
+        for center in ("middle", "origin"):
+            value, *got = derivatives(x, W, kappa, step, center)
+            tolerance = 1e-8 if (i, center) == (4, "origin") else 2e-12  # cosh(4)^2 eps/1e-3
+            assert_close(value, want, tolerance / 50, what=f"cloud {i} {center}")
+            for g, slope in zip(got, (slopes[0], slopes[0], slopes[1], slopes[1]), strict=True):
+                assert_close(g, np.array(slope), tolerance, what=f"cloud {i} {kappa} {center}")
 
 
 def cloud(radius, spread, kappa, count=50, seed=0):
@@ -201,14 +204,19 @@ def test_the_centre_does_not_matter():
     x, w, g = np.random.default_rng(5).uniform(0.1, 1, size=(3, 6, 6)).astype(F32)
 
     @quick_jit
-    def run(center):
-        f = jax.value_and_grad(lambda x, w, k: jnp.sum(g * aggregate(x, w, k, center)), (0, 1, 2))
-        return f(x, w, jnp.float32(2.5))
+    def run(point):
+        def derivatives(center):
+            loss = lambda x, w, k: jnp.sum(g * aggregate(x, w, k, center))  # noqa: E731
+            return jax.tree.leaves(jax.value_and_grad(loss, (0, 1, 2))(x, w, jnp.float32(2.5)))
 
-    for a, b in zip(*(jax.tree.leaves(run(c)) for c in (np.zeros(6, F32), x[0])), strict=True):
-        np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
-    default = jax.tree.leaves(run(None))
-    np.testing.assert_allclose(default[0], jax.tree.leaves(run(x[0]))[0], rtol=1e-5)
+        return [derivatives(center) for center in (point, "middle", "origin")]
+
+    by_kappa = jax.grad(lambda k: jnp.sum(g * aggregate(x, w, k)))(jnp.float32(2.5))  # alone
+    first, *others = run(x[0])
+    np.testing.assert_allclose(by_kappa, first[-1], rtol=2e-5, atol=2e-5)
+    for other in others:
+        for a, b in zip(first, other, strict=True):
+            np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
 
 
 def test_batches_of_heads():
@@ -268,6 +276,8 @@ def test_arguments():
         aggregate(x, w.T, 1.0)
     with pytest.raises(ValueError, match=r"batch shapes of x .* do not broadcast"):
         aggregate(np.ones((2, 3, 2), F32), np.ones((5, 4, 3), F32), 1.0)
+    with pytest.raises(ValueError, match=r"center must be one of .*middle.*got 'mean'"):
+        aggregate(x, w, 1.0, "mean")
     with pytest.raises(ValueError, match=r"center must be points \(2,\)"):
         aggregate(x, w, 1.0, np.zeros(3, F32))
     with pytest.raises(TypeError, match="x must be a floating-point array"):
