@@ -34,6 +34,7 @@ from lorentz_jax._src.charts import (
 )
 from lorentz_jax._src.radial import arc, arc_along
 from lorentz_jax._src.scalars import safe_norm
+from lorentz_jax._src.transport import transported
 
 __all__ = ["drop", "from_klein", "from_poincare", "lift", "time", "to_klein", "to_poincare"]
 __all__ += ["centroid", "dist", "dist0", "exp", "exp0", "inner", "log", "log0", "translate"]
@@ -305,4 +306,4 @@ def transport(x: ArrayLike, y: ArrayLike, v: ArrayLike, kappa: ArrayLike) -> Arr
     >>> print(geometry.transport(x, y, jnp.array([0.0, 1.0]), 1.0))
     [0.3952 2.054 ]
     """
-    return translations.transported(x, y, v, kappa)
+    return transported(x, y, v, kappa)

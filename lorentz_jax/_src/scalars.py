@@ -64,6 +64,18 @@ def with_kappa_jvp(
     return function
 
 
+def _power(largest: Array) -> Array:
+    """A power of two within a factor two of a size, except for the largest and least ones."""
+    # The bits of the exponent alone; `frexp` and `ldexp` are twenty operations each.
+    info = jnp.finfo(largest.dtype)
+    integer = jnp.dtype(f"int{info.bits}")
+    mask = jnp.asarray((2**info.nexp - 1) << info.nmant, integer)
+    bits = jax.lax.bitcast_convert_type(largest, integer) & mask
+    # Its inverse must not underflow either: a division is a product with it, once compiled.
+    power = jax.lax.bitcast_convert_type(bits, largest.dtype)
+    return jnp.minimum(jnp.maximum(power, float(info.tiny)), 1 / float(info.tiny))
+
+
 def binary_scale(x: Array, axis: int | tuple[int, ...] = -1) -> Array:
     """A power of two within a factor two of `max |x|` along `axis` (kept); 1 for zeros and inf.
 
@@ -72,15 +84,8 @@ def binary_scale(x: Array, axis: int | tuple[int, ...] = -1) -> Array:
     Dividing by it is exact, so a scaled sum of squares neither overflows nor loses a bit.
     """
     largest = jnp.max(jnp.abs(jax.lax.stop_gradient(x)), axis=axis, keepdims=True, initial=0)
-    # The bits of the exponent alone; `frexp` and `ldexp` are twenty operations each.
-    info = jnp.finfo(largest.dtype)
-    integer = jnp.dtype(f"int{info.bits}")
-    mask = jnp.asarray((2**info.nexp - 1) << info.nmant, integer)
-    bits = jax.lax.bitcast_convert_type(largest, integer) & mask
-    # Its inverse must not underflow either: a division is a product with it, once compiled.
-    power = jax.lax.bitcast_convert_type(bits, largest.dtype)
-    power = jnp.clip(power, float(info.tiny), 1 / float(info.tiny))
-    return jnp.where((largest > 0) & jnp.isfinite(largest), power, jnp.ones_like(largest))
+    live = (largest > 0) & jnp.isfinite(largest)
+    return jnp.where(live, _power(largest), jnp.ones_like(largest))
 
 
 def tiny(dtype) -> float:
@@ -88,16 +93,16 @@ def tiny(dtype) -> float:
     return 2.0 ** (math.frexp(float(jnp.finfo(dtype).tiny))[1] // 3)
 
 
-def _seen(length: Array, order: int) -> Array:
+def seen(length: Array, order: int) -> Array:
     """A length as `order` derivatives see it: from the second one on, `tiny` for 0 (D100)."""
     return length if order < 2 else jnp.where(length == 0, tiny(length.dtype), length)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2))
 def _norm(x: Array, axis: int | tuple[int, ...], order: int) -> Array:
-    scale = binary_scale(x, axis)
-    norm = scale * jnp.sqrt(jnp.sum((x / scale) ** 2, axis=axis, keepdims=True))
-    return _seen(norm, order)
+    scale = _power(jnp.max(jnp.abs(x), axis=axis, keepdims=True, initial=0))
+    scaled = x * (1 / scale)
+    return seen(scale * jnp.sqrt(jnp.sum(scaled * scaled, axis=axis, keepdims=True)), order)
 
 
 @_norm.defjvp
@@ -132,7 +137,7 @@ def hypot(x: Array, y: Array, order: int = 0) -> Array:
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
 def _hypot(x: Array, y: Array, order: int) -> Array:
     large, small = jnp.maximum(jnp.abs(x), jnp.abs(y)), jnp.minimum(jnp.abs(x), jnp.abs(y))
-    return _seen(large * jnp.sqrt(1 + divide(small, large) ** 2), order)
+    return seen(large * jnp.sqrt(1 + divide(small, large) ** 2), order)
 
 
 @_hypot.defjvp
@@ -176,6 +181,23 @@ def product_difference(a: Array, x: Array, b: Array, y: Array) -> Array:
 def _product_difference_jvp(primals, tangents):
     (a, x, b, y), (da, dx, db, dy) = primals, tangents
     return product_difference(a, x, b, y), (a * dx - b * dy) + (da * x - db * y)  # (D3)
+
+
+@jax.custom_jvp
+def less_multiple(y: Array, factor: Array, x: Array) -> Array:
+    """`y - factor x` as if rounded once where `factor x` is within a few bits of y.
+
+    Both are cut into halves of their digits, whose products are exact: each difference is exact
+    until only the result is left. No fused multiply-add can change them.
+    """
+    (fh, fl), (xh, xl) = _halves(factor), _halves(x)
+    return ((y - fh * xh) - fh * xl) - fl * xh - fl * xl
+
+
+@less_multiple.defjvp
+def _less_multiple_jvp(primals, tangents):
+    (y, factor, x), (dy, dfactor, dx) = primals, tangents
+    return less_multiple(y, factor, x), dy - factor * dx - x * dfactor  # (D3)
 
 
 def even_series(coefficients, x: Array) -> Array:
