@@ -101,8 +101,9 @@ def seen(length: Array, order: int) -> Array:
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2))
 def _norm(x: Array, axis: int | tuple[int, ...], order: int) -> Array:
     scale = _power(jnp.max(jnp.abs(x), axis=axis, keepdims=True, initial=0))
-    scaled = x * (1 / scale)
-    return seen(scale * jnp.sqrt(jnp.sum(scaled * scaled, axis=axis, keepdims=True)), order)
+    # Not a product with its inverse, whose square XLA would form where x is a constant.
+    norm = scale * jnp.sqrt(jnp.sum((x / scale) ** 2, axis=axis, keepdims=True))
+    return seen(norm, order)
 
 
 @_norm.defjvp
@@ -200,10 +201,18 @@ def _less_multiple_jvp(primals, tangents):
     return less_multiple(y, factor, x), dy - factor * dx - x * dfactor  # (D3)
 
 
-def even_series(coefficients, x: Array) -> Array:
-    """`sum_n c_n x^(2n)` for exact rational coefficients, by Horner's rule in the dtype of `x`."""
-    square, total = x * x, jnp.zeros_like(x)
-    for c in reversed([float(c) for c in coefficients]):
+def even_series(coefficients, x: Array, edge: float) -> Array:
+    """`sum_n c_n x^(2n)` for exact rational coefficients, by Horner's rule in the dtype of `x`.
+
+    For `|x| < edge`: terms that are no digit of the first one there are left out.
+    """
+    square, total, least = x * x, jnp.zeros_like(x), float(jnp.finfo(x.dtype).eps) / 32
+    live = [
+        n
+        for n, c in enumerate(coefficients)
+        if abs(c) * edge ** (2 * n) > least * abs(coefficients[0])
+    ]
+    for c in reversed([float(c) for c in coefficients[: live[-1] + 1]]):
         total = total * square + jnp.asarray(c, x.dtype)
     return total
 
@@ -231,7 +240,7 @@ def _near_or_far(
 @jax.custom_jvp
 def sinhc(x: Array) -> Array:
     """`sinh(x) / x`, 1 at 0. Its derivative `(cosh x - sinhc x) / x` is exact through 0."""
-    return _near_or_far(x, 1, lambda x: even_series(_SINHC, x), lambda x: jnp.sinh(x) / x)
+    return _near_or_far(x, 1, lambda x: even_series(_SINHC, x, 1), lambda x: jnp.sinh(x) / x)
 
 
 @sinhc.defjvp
@@ -240,7 +249,7 @@ def _sinhc_jvp(primals, tangents):
     slope = _near_or_far(  # (D4)
         x,
         1,
-        lambda x: x * even_series(_SINHC_SLOPE, x),
+        lambda x: x * even_series(_SINHC_SLOPE, x, 1),
         lambda x: jnp.cosh(x) * (1 - jnp.tanh(x) / x) / x,  # inf, not inf - inf, where cosh is
     )
     return sinhc(x), slope * dx
@@ -251,7 +260,7 @@ def sinhc_slope(x: Array) -> Array:
     return _near_or_far(
         x,
         1,
-        lambda x: even_series(_SINHC_SLOPE, x),
+        lambda x: even_series(_SINHC_SLOPE, x, 1),
         lambda x: jnp.cosh(x) / x * (1 - jnp.tanh(x) / x) / x,
     )
 
@@ -259,7 +268,9 @@ def sinhc_slope(x: Array) -> Array:
 @jax.custom_jvp
 def asinhc(x: Array) -> Array:
     """`asinh(x) / x`, 1 at 0. Its derivative `(1/sqrt(1 + x^2) - asinhc x) / x` is exact at 0."""
-    return _near_or_far(x, 0.5, lambda x: even_series(_ASINHC, x), lambda x: jnp.arcsinh(x) / x)
+    return _near_or_far(
+        x, 0.5, lambda x: even_series(_ASINHC, x, 0.5), lambda x: jnp.arcsinh(x) / x
+    )
 
 
 def _asinhc_pull_far(x: Array) -> Array:
@@ -270,14 +281,16 @@ def _asinhc_pull_far(x: Array) -> Array:
 def _asinhc_jvp(primals, tangents):
     (x,), (dx,) = primals, tangents
     slope = _near_or_far(  # (D5)
-        x, 0.5, lambda x: x * even_series(_ASINHC_SLOPE, x), lambda x: _asinhc_pull_far(x) / x
+        x, 0.5, lambda x: x * even_series(_ASINHC_SLOPE, x, 0.5), lambda x: _asinhc_pull_far(x) / x
     )
     return asinhc(x), slope * dx
 
 
 def asinhc_pull(x: Array) -> Array:
     """`x asinhc'(x) = 1/sqrt(1 + x^2) - asinhc x` (D5), also where x^2 overflows."""
-    return _near_or_far(x, 0.5, lambda x: x * x * even_series(_ASINHC_SLOPE, x), _asinhc_pull_far)
+    return _near_or_far(
+        x, 0.5, lambda x: x * x * even_series(_ASINHC_SLOPE, x, 0.5), _asinhc_pull_far
+    )
 
 
 def split(unit: Array, v: Array) -> tuple[Array, Array]:

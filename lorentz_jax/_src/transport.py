@@ -9,6 +9,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.custom_derivatives import SymbolicZero
 
 from lorentz_jax._src.pairs import Chord, chord, chord_gap, dot
 from lorentz_jax._src.scalars import direction, divide, hypot, safe_norm, split
@@ -33,7 +34,7 @@ class _Parts(NamedTuple):
 
 @jax.custom_jvp
 def _parts(x: Array, y: Array, v: Array, kappa: Array, chord: Chord) -> _Parts:
-    """The parts, with closed derivatives in x, y and v; `chord` is that of x and y."""
+    """The parts, with closed derivatives; `chord` is that of x and y, and its own are not used."""
     p, gamma, rx, ry, _ = chord
     away = jnp.where(rx * rx < 1.5, jnp.zeros_like(x), x)
     size, ix = safe_norm(away, keepdims=True), 1 / rx
@@ -44,10 +45,10 @@ def _parts(x: Array, y: Array, v: Array, kappa: Array, chord: Chord) -> _Parts:
     return _Parts(x - away, size, unit, across, along * ix * ix, boosted, shrink)
 
 
-@_parts.defjvp
 def _parts_jvp(primals, tangents):
     # (D109): in each direction terms of the size of their sum.
-    (x, y, v, kappa, chord), (dx, dy, dv, _, _) = primals, tangents
+    (x, y, v, kappa, chord), (dx, dy, dv, dkappa, _) = primals, tangents
+    dx, dy, dv = (jnp.zeros_like(x) if type(t) is SymbolicZero else t for t in (dx, dy, dv))
     out = _parts(x, y, v, kappa, chord)
     (_, gamma, rx, ry, _), (_, size, unit, across, alpha, boosted, shrink) = chord, out
     ix, iy, inverse = 1 / rx, 1 / ry, divide(jnp.ones_like(size), size)
@@ -63,8 +64,18 @@ def _parts_jvp(primals, tangents):
     rest = radial * ((2 / shrink * ix - shrink * ix) * ix + boosted * inverse)
     dboosted = dot(y * iy * iy, dy) * (shrink * inverse) - stretch * away - rest
     dclose = dx - jnp.where(rx * rx < 1.5, jnp.zeros_like(dx), dx)
-    moves = (dclose, radial, turned, dacross, dalpha, dboosted - boosted * fall, -shrink * fall)
-    return out, _Parts(*moves)
+    dboosted, dshrink = dboosted - boosted * fall, -shrink * fall
+    if type(dkappa) is not SymbolicZero:  # a second derivative
+        u, side, scaled = size * ix * ix, chord.across * (rx * iy), gamma * shrink
+        shrunk = dot(scaled, scaled) / 8
+        lift = dot(unit, y) * iy * iy * boosted + dot(side * shrink, side)
+        dalpha = dalpha - alpha * u * u / 2 * dkappa
+        dboosted = dboosted - (u / 2 * lift + shrunk * boosted) * dkappa
+        dshrink = dshrink - shrunk * shrink * dkappa
+    return out, _Parts(dclose, radial, turned, dacross, dalpha, dboosted, dshrink)
+
+
+_parts.defjvp(_parts_jvp, symbolic_zeros=True)
 
 
 def _whole(parts: _Parts, chord: Chord, y: Array, kappa: Array) -> Array:

@@ -2,8 +2,9 @@
 
 Those that measure time run all their arms interleaved in one process and print ratios to the first
 arm; `convergence` counts the steps of the paper's Figure 2, `learning` trains networks, `numerics`
-measures errors. `--json FILE` and `--plot FILE` keep the results. `python bench.py compare A B`
-prints two JSON files side by side, if they come from the same device.
+measures errors, `cost` the programs of single functions. `--json FILE` and `--plot FILE` keep the
+results. `python bench.py compare A B` prints two JSON files side by side, if they come from the
+same device.
 """
 
 import dataclasses
@@ -21,11 +22,13 @@ import jax
 import tyro
 
 from lorentz_jax._src.archive import file_size, parse_json
+from lorentz_jax._src.arguments import check_sizes
 from lorentz_jax._src.output import report_error
 from lorentz_jax.bench import (
     accelerator,
     convergence,
     convergence_report,
+    cost,
     layers,
     learning,
     learning_report,
@@ -254,6 +257,33 @@ class Numerics(Files):
         return measure.run(self.dtypes, self.samples, self.functions, self.peers), measure.plot
 
 
+@dataclass(frozen=True)
+class Cost(Files):
+    """What the gradient of every function of `geometry` costs to compile, to call and in memory."""
+
+    functions: tuple[str, ...] = ()
+    """Functions of `geometry`; all by default."""
+    batch: int = 64
+    width: int = 8
+    peers: bool = False
+    """Add the functions of the hyperbolix package, which must be installed."""
+    repeats: int = 3
+    """How often each program is compiled; the least time counts."""
+    rounds: int = 20
+    """Rounds of 100 calls of each program; the least time counts."""
+
+    def check(self) -> None:
+        """Refuse functions that there are not, too."""
+        super().check()
+        check_sizes(**{"--repeats": self.repeats, "--rounds": self.rounds})
+        cost.select(self.functions)
+
+    def run(self) -> Outcome:
+        """Measure and print the table."""
+        options = (self.batch, self.width, self.peers, self.repeats, self.rounds)
+        return cost.run(self.functions, *options), cost.plot
+
+
 # Flags of `train.py` that would do nothing: arms, rates and seeds choose it, or it is about one run
 # and its files.
 _IDLE = {"model", "kappa", "init", "optimiser", "lr", "seed", *INDIFFERENT} - {"data_dir", "verify"}
@@ -329,7 +359,7 @@ class Compare:
 
 
 Timed = Layers | Conv | Resnet | Inference | Accelerator | Scaling | Data
-Command = Timed | Convergence | Learning | Numerics | Compare
+Command = Timed | Convergence | Learning | Numerics | Cost | Compare
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
