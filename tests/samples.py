@@ -13,12 +13,12 @@ from tests.compiled import enable_x64, quick_jit
 KINDS = {
     "time": "p", "lift": "p", "dist0": "p", "log0": "p", "to_poincare": "p", "to_klein": "p",
     "exp0": "o", "from_poincare": "b", "from_klein": "k",
-    "inner": "pp", "dist": "pp", "log": "pp", "translate": "pp",
+    "inner": "pp", "dist": "pp", "squared_dist": "pp", "log": "pp", "translate": "pp",
     "exp": "pt", "tangent_norm": "pt", "transport_to_origin": "pt", "transport_from_origin": "po",
     "transport": "ppt", "tangent_inner": "ptt",
 }  # fmt: skip
 # Their results have no coordinate axis.
-SCALARS = ("time", "dist0", "inner", "dist", "tangent_inner", "tangent_norm")
+SCALARS = ("time", "dist0", "inner", "dist", "squared_dist", "tangent_inner", "tangent_norm")
 
 
 def polar(radius, angle, kappa, dtype):

@@ -6,12 +6,16 @@ half the sum and difference of the scaled distances. `(D33)` and so on are equat
 `docs/derivations.md`.
 """
 
+import functools
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
-from lorentz_jax._src.charts import scaled_time, time_column
-from lorentz_jax._src.radial import over_time, rejection
+from lorentz_jax._src.charts import scaled_time
+from lorentz_jax._src.radial import arc
 from lorentz_jax._src.scalars import (
     asinhc,
     asinhc_pull,
@@ -19,9 +23,10 @@ from lorentz_jax._src.scalars import (
     direction,
     divide,
     hypot,
+    less_multiple,
     product_difference,
     safe_norm,
-    split,
+    seen,
 )
 
 
@@ -46,41 +51,114 @@ def directions(x, y):
     return a, b, ux, uy, gap, turn
 
 
-@jax.custom_jvp
-def half_chord(x: Array, y: Array, kappa: Array) -> Array:
-    """`p = sinh(s d / 2) / s`, which becomes `|x - y| / 2` as kappa -> 0; shape `(..., 1)`."""
-    return _half_chord_parts(x, y, kappa)[0]
+class Chord(NamedTuple):
+    """What two points are to each other; `x_|` is the part of y across x."""
+
+    p: Array
+    """The half chord `sinh(s d / 2) / s`, `(..., 1)`; `|x - y| / 2` as kappa -> 0."""
+    gamma: Array
+    """`x sqrt(h_y/h_x) - y sqrt(h_x/h_y)`, `(..., D)`: the direction of both derivatives of p."""
+    rx: Array
+    """`sqrt(h_x)`, `(..., 1)`."""
+    ry: Array
+    across: Array
+    """The part of y across x, `(..., D)`; all of it where x is the origin."""
 
 
-def _half_chord_parts(x, y, kappa):
-    """Half chord p, and what its derivative needs; a sum of squares, so nothing cancels.
+def _chord(x: Array, y: Array, kappa: Array, order: int) -> Chord:
+    """`Chord` by the parts of y along x and across it, without cancellation (D103), (D104)."""
+    s, one = jnp.sqrt(kappa), jnp.ones_like(x[..., :1])
+    size = safe_norm(x, keepdims=True)
+    unit = direction(x, size)
+    along, ahead = dot(unit, y), dot(unit, y - x)
+    # At distance rho an error of the direction is worth a distance e^rho times larger (D103).
+    inverse, close = divide(one, size), 2 * jnp.abs(ahead) < size
+    factor = jnp.where(close, 1 + ahead * inverse, along * inverse)
+    rest = less_multiple(y, factor, x)
+    across = rest - unit * dot(unit, rest)
+    length = safe_norm(across, keepdims=True)
+    tx, ty = hypot(s * size, one), hypot(s * hypot(along, length), one)
+    rx, ry = jnp.sqrt(tx), jnp.sqrt(ty)
+    # Products with inverse roots: XLA makes `a / (b c)` of `a / b / c`, which overflows far out.
+    ix, iy = 1 / rx, 1 / ry
+    ahead, side = ahead * ix * iy, length * iy * rx
+    u, v = size * ix * ix, along * iy * iy
+    share = 1 / jnp.where(v > 0, u + v, one)
+    acute = ahead * ((v * ix * ix + u * iy * iy) * share)
+    acute = acute - side * (kappa * u * (length * iy * iy)) * (u * share)
+    straight = jnp.where(v > 0, acute, (v - u) * (rx * ry))
+    inverse = 1 / (tx + ty)
+    gap = ahead * ((along + size) * inverse) + side * ix * (length * inverse) * ix
+    p = hypot(hypot(side, straight), s * gap) / 2
+    return Chord(seen(p, order), -(across * (iy * rx) + unit * straight), rx, ry, across)
 
-    `p^2 = sinh^2(rho_-)/kappa + |x||y||u_x - u_y|^2/4` (D35): squares of `radial` and `angular`.
-    """
-    a, b, ux, uy, gap, turn = directions(x, y)
-    ta, tb = time_column(x, kappa), time_column(y, kappa)
-    root = jnp.sqrt(a + ta) * jnp.sqrt(b + tb)  # e^rho_+ / s
-    radial = gap * (1 + (a + b) / (ta + tb)) / (2 * jnp.sqrt(kappa) * root)  # (D36)
-    angular = jnp.sqrt(a) * jnp.sqrt(b) * safe_norm(turn, keepdims=True) / 2
-    return hypot(radial, angular), (a, b, ta, tb, ux, uy, turn, root, radial)
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(3,))
+def chord(x: Array, y: Array, kappa: Array, order: int = 0) -> Chord:
+    """All of `Chord`; `order` as in `safe_norm`, for p alone."""
+    return _chord(x, y, kappa, order)
 
 
-@half_chord.defjvp
-def _half_chord_jvp(primals, tangents):
-    # Closed forms: autodiff would meet sqrt(|x|) and x/|x| at the origin, and cancel far out.
+def chord_gap(x: Array, y: Array, chord: Chord) -> Array:
+    """`E = (h_x - h_y)/(kappa sqrt(h_x h_y))`, with `4 p^2 = |Gamma|^2 + kappa E^2` (D101)."""
+    _, _, rx, ry, _ = chord
+    return dot((x - y) * (1 / rx), (x + y) * (1 / (rx * rx + ry * ry))) * (1 / ry)
+
+
+@chord.defjvp
+def _chord_jvp(order, primals, tangents):
     (x, y, kappa), (dx, dy, dkappa) = primals, tangents
-    p, (a, b, ta, tb, ux, uy, turn, root, radial) = _half_chord_parts(x, y, kappa)
-    s = jnp.sqrt(kappa)
-    share = divide(radial, p)
-    slope = share * hypot(s * radial, jnp.ones_like(radial)) / (2 * s)
-    # (D37). turn * b first: far out b / p overflows where the product is of order 1.
-    wrt_x = ux * (slope / ta) + divide(turn / 2 * b, p) / 2
-    wrt_y = -uy * (slope / tb) - divide(turn / 2 * a, p) / 2
-    # (D38); `sinh_plus` is sinh(rho_+) over the root of both scaled times.
-    tanh_plus, twice_cosh = (a + b) / (ta + tb), root + 1 / (kappa * root)
-    sinh_plus = tanh_plus * twice_cosh / (2 * jnp.sqrt(ta) * jnp.sqrt(tb))
-    wrt_kappa = -share * radial * sinh_plus**2 / (2 * kappa)
-    return p, dot(wrt_x, dx) + dot(wrt_y, dy) + wrt_kappa * dkappa
+    out = chord(x, y, kappa, min(order + 1, 2))
+    p, gamma, rx, ry, across = out
+    ix, iy = 1 / rx, 1 / ry
+    phi, back, gap = ry * ix, rx * iy, chord_gap(x, y, out)
+    qx, qy = x * ix * ix, y * iy * iy
+    wx, wy = kappa / 2 * dot(qx, dx), kappa / 2 * dot(qy, dy)
+    # (D102)
+    dp = dot(divide(gamma, 4 * p), phi * dx - back * dy) - divide(gap, p) * (gap / 8) * dkappa
+    turn = wy * back - wx * phi - gap * (ix * ix + iy * iy) / 4 * dkappa
+    # Written with dx - dy: a joint movement of coincident points leaves exactly 0 (D105).
+    dgamma = phi * (dx - dy) - kappa * gap * dy + (qx + qy) * turn
+    drx, dry = ix * wx + dot(x * ix, qx) / 4 * dkappa, iy * wy + dot(y * iy, qy) / 4 * dkappa
+    return out, Chord(dp, dgamma, drx, dry, _across_slope(x, y, across, dx, dy))
+
+
+def _across_slope(x, y, across, dx, dy):
+    """The differential of the part of y across x, for x off the origin (D18)."""
+    size = safe_norm(x, keepdims=True, order=1)
+    unit, inverse = direction(x, size), divide(jnp.ones_like(size), size)
+    turned = (dx - unit * dot(unit, dx)) * inverse
+    return dy - unit * dot(unit, dy) - turned * dot(unit, y) - unit * dot(turned, across)
+
+
+def _ordered(x: Array, y: Array) -> tuple[Array, Array]:
+    """Both points in an order that does not depend on which comes first."""
+    weights = jnp.asarray(np.sin(np.arange(1, x.shape[-1] + 1)), x.dtype)
+    kept = jax.lax.stop_gradient(dot(weights, x - y)) >= 0
+    return jnp.where(kept, x, y), jnp.where(kept, y, x)
+
+
+def half_chord(x: Array, y: Array, kappa: Array) -> Array:
+    """`p = sinh(s d / 2) / s`, `|x - y| / 2` as kappa -> 0; symmetric to the last bit."""
+    return chord(*_ordered(x, y), kappa).p
+
+
+@jax.custom_jvp
+def squared_distance(x: Array, y: Array, kappa: Array) -> Array:
+    """`d^2`, smooth everywhere; shape `(..., 1)`."""
+    return (2 * arc(half_chord(x, y, kappa), kappa)) ** 2
+
+
+@squared_distance.defjvp
+def _squared_distance_jvp(primals, tangents):
+    (x, y, kappa), (dx, dy, dkappa) = primals, tangents
+    out = chord(x, y, kappa, 1)
+    p, gamma, rx, ry, _ = out
+    gap, q = chord_gap(x, y, out), jnp.sqrt(kappa) * p
+    slope = asinhc(q) / hypot(q, jnp.ones_like(q))
+    by_kappa = 4 * arc(p, kappa) * (p * asinhc_pull(q)) / kappa - slope * gap * gap
+    by_points = 2 * slope * dot(gamma, dx * (ry / rx) - dy * (rx / ry))  # (D106)
+    return squared_distance(x, y, kappa), by_points + by_kappa * dkappa
 
 
 def d_kappa_boost(p, x, kappa):
@@ -120,115 +198,12 @@ def logarithm(x: Array, y: Array, kappa: Array) -> Array:
 @logarithm.defjvp
 def _logarithm_jvp(primals, tangents):
     (x, y, kappa), (dx, dy, dkappa) = primals, tangents
-    s = jnp.sqrt(kappa)
-    p, dp = jax.jvp(lambda x, y: half_chord(x, y, kappa), (x, y), (dx, dy))
-    a, b, slope_a, slope_b = log_factors(s * p)
-    by_p = divide(slope_a, p) * (y - x) - divide(slope_b, p) * x
-    by_points = a * (dy - dx) - b * dx + by_p * dp  # (D41)
-    return logarithm(x, y, kappa), by_points + d_kappa_log(x, y, kappa) * dkappa
-
-
-def d_kappa_log(x, y, kappa):
-    """Derivative in kappa of `log`, which depends on kappa through `z = q^2 = kappa p^2` alone.
-
-    `rate` is `kappa z'/z = (angular/p)^2 + (radial/p)^2 cosh^2(rho_-)/(h_x h_y)` (D42).
-    """
-    p, (a, b, _, _, _, _, turn, _, radial) = _half_chord_parts(x, y, kappa)
-    s, tx, ty = jnp.sqrt(kappa), scaled_time(x, kappa), scaled_time(y, kappa)
-    cosh = hypot(s * radial, jnp.ones_like(p))
-    angular = jnp.sqrt(a) * jnp.sqrt(b) * safe_norm(turn, keepdims=True) / 2
-    rate = divide(angular, p) ** 2 + divide(radial, p) ** 2 * (cosh / tx) * (cosh / ty)
-    _, _, slope_a, slope_b = log_factors(s * p)
-    return rate / (2 * kappa) * (slope_a * (y - x) - slope_b * x)
-
-
-def d_kappa_transport(x, y, v, kappa):
-    """Derivative in kappa of `transport = v + kappa (Y o V)/(2 H) (x + y)`, `H = 1 + kappa p^2`.
-
-    With X = h_x, Y = h_y, a = |x|, b = |y|, t = |u_x - u_y| and the parts of v, of which the one
-    along x has the length `alpha = u_x.v/X` there (D52):
-    `(1/X + 1/Y)/(8 H^2) ((X + Y) b u_y.across - alpha K) (x + y)`, where
-    `K = (a - b)(a + b)(2 Y/(a Y + b X) - kappa (a + b)/(X (X + Y))) + b t^2 (X Y + (1 - Y/X)/2)`.
-    """
-    p, (a, b, _, _, ux, _, turn, _, _) = _half_chord_parts(x, y, kappa)
-    s, gap = jnp.sqrt(kappa), dot(x - y, divide(x + y, a + b))
-    tx, ty = scaled_time(x, kappa), scaled_time(y, kappa)
-    radial, across = split(ux, v)
-    alpha = over_time(radial, a, kappa)
-    shrink = 1 / hypot(s * p, jnp.ones_like(p))  # H^(-1/2), in every product that would overflow
-    length = safe_norm(turn, keepdims=True)
-    sideways = -dot(turn * (b * shrink), across) * ((2 + tx / ty + ty / tx) * shrink)
-    mixed = ((a + b) / tx + (a + b) / ty) * shrink * shrink
-    straight = divide(jnp.full_like(a, 2), a / tx + b / ty) - s * (s * (a + b) / (tx + ty))
-    bend = (b * length * shrink) * (length * shrink * (tx + ty + (1 / ty - ty / tx / tx) / 2))
-    factor = sideways - alpha * (gap / tx * mixed * straight + bend)
-    return (factor / 8 * shrink) * (shrink * (x + y))
-
-
-@jax.custom_jvp
-def _spread(x, y):
-    """`sqrt(|x||y|) (u_y - u_x)`, which near points far out have of the size of their distance."""
-    a, b, _, _, _, turn = directions(x, y)
-    return -turn * (jnp.sqrt(a) * jnp.sqrt(b))
-
-
-@_spread.defjvp
-def _spread_jvp(primals, tangents):
-    # (D49): the derivative of u_x alone is as small as that of the root is large.
-    (x, y), (dx, dy) = primals, tangents
-    a, b, ux, uy, _, _ = directions(x, y)
-    out, ratio = _spread(x, y), divide(jnp.sqrt(a), jnp.sqrt(b))
-    (along_x, across_x), (along_y, across_y) = split(ux, dx), split(uy, dy)
-    sizes = divide(out, 2 * a) * along_x + divide(out, 2 * b) * along_y
-    return out, across_y * ratio - across_x * divide(jnp.ones_like(ratio), ratio) + sizes
-
-
-def polar_transport(x, y, v, kappa):
-    """Transport of v from x to y by its parts along x, along the way and across both.
-
-    In the orthonormal frames of the directions from the origin it turns by chi with
-    `tan(chi/2) = (C/D) tan(psi/2)` (D45), psi the angle between x and y, `C = cosh rho_+`,
-    `D = cosh rho_-`. Written with `u_y - u_x` and `u_x + u_y` it is regular at psi = 0 and pi, and
-    each part is precise, however much longer the radial one is. For rho >= 1 of both points.
-    """
-    s = jnp.sqrt(kappa)
-    a, b, ux, uy, gap, _ = directions(x, y)
-    tx, ty = scaled_time(x, kappa), scaled_time(y, kappa)
-    radial, across = dot(ux, over_time(v, a, kappa)), rejection(x, v)
-    middle, sizes = ux + uy, s * (jnp.sqrt(a) * jnp.sqrt(b))
-    spread = s * _spread(x, y)  # sizes * (u_y - u_x)
-    stretch = jnp.sqrt(s * a + tx) * jnp.sqrt(s * b + ty)  # e^rho_+
-    c = divide(stretch + divide(jnp.ones_like(stretch), stretch), 2 * sizes)  # C, over the sizes
-    sinh = divide(s * gap * (1 + s * (a + b) / (tx + ty)), 2 * stretch)
-    d, half_cosine = hypot(sinh, jnp.ones_like(stretch)), safe_norm(middle, keepdims=True) / 2
-    length = hypot(c * safe_norm(spread, keepdims=True) / 2, d * half_cosine)
-    # (D47): lengths 2 sin, 2 cos (chi/2).
-    q, m = divide(spread, length) * c, middle * divide(d, length)
-    difference = divide(spread, sizes)
-    cosine = (dot(m, m) - dot(q, q)) / 4
-    sideways = dot(q, across)
-    # (D48)
-    turned = q * sideways + m * divide(d * dot(difference, across), length)
-    tilted = q * divide(d * half_cosine**2, length) - m * (dot(q, difference) / 4)
-    outward = cosine * radial + divide(d * sideways, length)
-    return across - turned / 2 - tilted * radial + uy * (outward * ty)
-
-
-def holonomy(x, y, v, kappa):
-    """`v` at the origin, turned in the plane of x and y by the angle defect of (o, x, y).
-
-    With half velocities `p = tanh(rho_x/2) u_x`, `q` alike, `tan(angle/2) = |p ^ q|/(1 - p.q)`
-    (D43). For x or y within rho = 1 of the origin; far out sine and cosine cancel.
-    """
-    s = jnp.sqrt(kappa)
-    tx, ty = scaled_time(x, kappa), scaled_time(y, kappa)
-    p, q = x * (s / (1 + tx)), y * (s / (1 + ty))
-    cosine = 1 - dot(p, q)
-    length = jnp.sqrt(1 - 2 * dot(p, q) + dot(p, p) * dot(q, q))
-    cosine, n = cosine / length, q / length
-
-    def wedge(z):
-        return p * dot(n, z) - n * dot(p, z)
-
-    once = wedge(v)
-    return v + 2 * (cosine * once + wedge(once))  # (D44)
+    p, gamma, rx, ry, _ = chord(x, y, kappa, 1)
+    a, b, slope_a, slope_b = log_factors(jnp.sqrt(kappa) * p)
+    unit = divide(gamma, 2 * p)
+    # dq/q, the part in kappa being |Gamma|^2/(8 kappa p^2): it depends on z = kappa p^2 alone.
+    grown = dot(unit, dx * (ry / rx) - dy * (rx / ry)) / 2  # (D41)
+    by_q = divide(slope_a, p) * (y - x) - divide(slope_b, p) * x
+    by_kappa = dot(unit, unit) / (2 * kappa) * (slope_a * (y - x) - slope_b * x)  # (D107)
+    by_points = a * (dy - dx) - b * dx + by_q * grown
+    return logarithm(x, y, kappa), by_points + by_kappa * dkappa

@@ -71,12 +71,14 @@ def arc_along(x: Array, kappa: Array) -> Array:
 @arc_along.defjvp
 def _arc_along_jvp(primals, tangents):
     (x, kappa), (dx, dkappa) = primals, tangents
-    size = safe_norm(x, keepdims=True)
+    size = safe_norm(x, keepdims=True, order=1)
     scaled, unit = jnp.sqrt(kappa) * size, direction(x, size)
-    radial, across = split(unit, dx)
-    along = unit * (radial / hypot(scaled, jnp.ones_like(scaled)))
-    by_kappa = x * (asinhc_pull(scaled) / (2 * kappa))
-    return arc_along(x, kappa), asinhc(scaled) * across + along + by_kappa * dkappa  # (D8)
+    (radial, across), pull = split(unit, dx), asinhc_pull(scaled)
+    # Near the origin along and across differ by the pull alone; far out it would cancel.
+    near = scaled < 0.5
+    along = unit * (radial * jnp.where(near, pull, 1 / hypot(scaled, jnp.ones_like(scaled))))
+    across = asinhc(scaled) * jnp.where(near, dx, across)
+    return arc_along(x, kappa), across + along + x * (pull / (2 * kappa)) * dkappa  # (D8)
 
 
 @jax.custom_jvp

@@ -64,6 +64,18 @@ def with_kappa_jvp(
     return function
 
 
+def _power(largest: Array) -> Array:
+    """A power of two within a factor two of a size, except for the largest and least ones."""
+    # The bits of the exponent alone; `frexp` and `ldexp` are twenty operations each.
+    info = jnp.finfo(largest.dtype)
+    integer = jnp.dtype(f"int{info.bits}")
+    mask = jnp.asarray((2**info.nexp - 1) << info.nmant, integer)
+    bits = jax.lax.bitcast_convert_type(largest, integer) & mask
+    # Its inverse must not underflow either: a division is a product with it, once compiled.
+    power = jax.lax.bitcast_convert_type(bits, largest.dtype)
+    return jnp.minimum(jnp.maximum(power, float(info.tiny)), 1 / float(info.tiny))
+
+
 def binary_scale(x: Array, axis: int | tuple[int, ...] = -1) -> Array:
     """A power of two within a factor two of `max |x|` along `axis` (kept); 1 for zeros and inf.
 
@@ -72,53 +84,67 @@ def binary_scale(x: Array, axis: int | tuple[int, ...] = -1) -> Array:
     Dividing by it is exact, so a scaled sum of squares neither overflows nor loses a bit.
     """
     largest = jnp.max(jnp.abs(jax.lax.stop_gradient(x)), axis=axis, keepdims=True, initial=0)
-    # The bits of the exponent alone; `frexp` and `ldexp` are twenty operations each.
-    info = jnp.finfo(largest.dtype)
-    integer = jnp.dtype(f"int{info.bits}")
-    mask = jnp.asarray((2**info.nexp - 1) << info.nmant, integer)
-    bits = jax.lax.bitcast_convert_type(largest, integer) & mask
-    # Its inverse must not underflow either: a division is a product with it, once compiled.
-    power = jax.lax.bitcast_convert_type(bits, largest.dtype)
-    power = jnp.clip(power, float(info.tiny), 1 / float(info.tiny))
-    return jnp.where((largest > 0) & jnp.isfinite(largest), power, jnp.ones_like(largest))
+    live = (largest > 0) & jnp.isfinite(largest)
+    return jnp.where(live, _power(largest), jnp.ones_like(largest))
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
-def _norm(x: Array, axis: int | tuple[int, ...]) -> Array:
-    scale = binary_scale(x, axis)
-    return scale * jnp.sqrt(jnp.sum((x / scale) ** 2, axis=axis, keepdims=True))
+def tiny(dtype) -> float:
+    """A power of two whose inverse has a finite cube: 2^-42 (float32), 2^-340 (float64)."""
+    return 2.0 ** (math.frexp(float(jnp.finfo(dtype).tiny))[1] // 3)
+
+
+def seen(length: Array, order: int) -> Array:
+    """A length as `order` derivatives see it: from the second one on, `tiny` for 0 (D100)."""
+    return length if order < 2 else jnp.where(length == 0, tiny(length.dtype), length)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2))
+def _norm(x: Array, axis: int | tuple[int, ...], order: int) -> Array:
+    scale = _power(jnp.max(jnp.abs(x), axis=axis, keepdims=True, initial=0))
+    # Not a product with its inverse, whose square XLA would form where x is a constant.
+    norm = scale * jnp.sqrt(jnp.sum((x / scale) ** 2, axis=axis, keepdims=True))
+    return seen(norm, order)
 
 
 @_norm.defjvp
-def _norm_jvp(axis, primals, tangents):
+def _norm_jvp(axis, order, primals, tangents):
     (x,), (dx,) = primals, tangents
-    norm = _norm(x, axis)
+    norm = _norm(x, axis, min(order + 1, 2))
     # By the inverse: XLA would rather keep a division of x itself than do it again.
     unit = x * divide(jnp.ones_like(norm), norm)
     return norm, jnp.sum(unit * dx, axis=axis, keepdims=True)  # (D2)
 
 
-def safe_norm(x: Array, axis: int | tuple[int, ...] = -1, keepdims: bool = False) -> Array:
+def safe_norm(
+    x: Array, axis: int | tuple[int, ...] = -1, keepdims: bool = False, order: int = 0
+) -> Array:
     """Euclidean norm over `axis`, for every representable `x`.
 
     Squares neither overflow nor underflow. The gradient is `x / |x|`, exactly 0 at `x = 0`, and 0
-    where the inverse of the norm is subnormal (from 8.5e37 in float32).
+    where the inverse of the norm is subnormal (from 8.5e37 in float32). Second and higher
+    derivatives at 0 are those of `sqrt(|x|^2 + tiny^2)` (D100): huge and finite, and right in every
+    smooth function of the norm, such as its square. `order` is 1 in the rule of a derivative, which
+    is itself differentiated once less.
     """
-    norm = _norm(x, axis)
+    norm = _norm(x, axis, order)
     return norm if keepdims else jnp.squeeze(norm, axis)
 
 
-@jax.custom_jvp
-def hypot(x: Array, y: Array) -> Array:
-    """`sqrt(x^2 + y^2)` without overflow; the gradient at (0, 0) is 0."""
+def hypot(x: Array, y: Array, order: int = 0) -> Array:
+    """`sqrt(x^2 + y^2)` without overflow; gradient 0 at (0, 0). `order` as in `safe_norm`."""
+    return _hypot(x, y, order)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+def _hypot(x: Array, y: Array, order: int) -> Array:
     large, small = jnp.maximum(jnp.abs(x), jnp.abs(y)), jnp.minimum(jnp.abs(x), jnp.abs(y))
-    return large * jnp.sqrt(1 + divide(small, large) ** 2)
+    return seen(large * jnp.sqrt(1 + divide(small, large) ** 2), order)
 
 
-@hypot.defjvp
-def _hypot_jvp(primals, tangents):
+@_hypot.defjvp
+def _hypot_jvp(order, primals, tangents):
     (x, y), (dx, dy) = primals, tangents
-    out = hypot(x, y)
+    out = _hypot(x, y, min(order + 1, 2))
     return out, divide(x, out) * dx + divide(y, out) * dy  # (D2)
 
 
@@ -158,10 +184,35 @@ def _product_difference_jvp(primals, tangents):
     return product_difference(a, x, b, y), (a * dx - b * dy) + (da * x - db * y)  # (D3)
 
 
-def even_series(coefficients, x: Array) -> Array:
-    """`sum_n c_n x^(2n)` for exact rational coefficients, by Horner's rule in the dtype of `x`."""
-    square, total = x * x, jnp.zeros_like(x)
-    for c in reversed([float(c) for c in coefficients]):
+@jax.custom_jvp
+def less_multiple(y: Array, factor: Array, x: Array) -> Array:
+    """`y - factor x` as if rounded once where `factor x` is within a few bits of y.
+
+    Both are cut into halves of their digits, whose products are exact: each difference is exact
+    until only the result is left. No fused multiply-add can change them.
+    """
+    (fh, fl), (xh, xl) = _halves(factor), _halves(x)
+    return ((y - fh * xh) - fh * xl) - fl * xh - fl * xl
+
+
+@less_multiple.defjvp
+def _less_multiple_jvp(primals, tangents):
+    (y, factor, x), (dy, dfactor, dx) = primals, tangents
+    return less_multiple(y, factor, x), dy - factor * dx - x * dfactor  # (D3)
+
+
+def even_series(coefficients, x: Array, edge: float) -> Array:
+    """`sum_n c_n x^(2n)` for exact rational coefficients, by Horner's rule in the dtype of `x`.
+
+    For `|x| < edge`: terms that are no digit of the first one there are left out.
+    """
+    square, total, least = x * x, jnp.zeros_like(x), float(jnp.finfo(x.dtype).eps) / 32
+    live = [
+        n
+        for n, c in enumerate(coefficients)
+        if abs(c) * edge ** (2 * n) > least * abs(coefficients[0])
+    ]
+    for c in reversed([float(c) for c in coefficients[: live[-1] + 1]]):
         total = total * square + jnp.asarray(c, x.dtype)
     return total
 
@@ -189,7 +240,7 @@ def _near_or_far(
 @jax.custom_jvp
 def sinhc(x: Array) -> Array:
     """`sinh(x) / x`, 1 at 0. Its derivative `(cosh x - sinhc x) / x` is exact through 0."""
-    return _near_or_far(x, 1, lambda x: even_series(_SINHC, x), lambda x: jnp.sinh(x) / x)
+    return _near_or_far(x, 1, lambda x: even_series(_SINHC, x, 1), lambda x: jnp.sinh(x) / x)
 
 
 @sinhc.defjvp
@@ -198,7 +249,7 @@ def _sinhc_jvp(primals, tangents):
     slope = _near_or_far(  # (D4)
         x,
         1,
-        lambda x: x * even_series(_SINHC_SLOPE, x),
+        lambda x: x * even_series(_SINHC_SLOPE, x, 1),
         lambda x: jnp.cosh(x) * (1 - jnp.tanh(x) / x) / x,  # inf, not inf - inf, where cosh is
     )
     return sinhc(x), slope * dx
@@ -209,7 +260,7 @@ def sinhc_slope(x: Array) -> Array:
     return _near_or_far(
         x,
         1,
-        lambda x: even_series(_SINHC_SLOPE, x),
+        lambda x: even_series(_SINHC_SLOPE, x, 1),
         lambda x: jnp.cosh(x) / x * (1 - jnp.tanh(x) / x) / x,
     )
 
@@ -217,7 +268,9 @@ def sinhc_slope(x: Array) -> Array:
 @jax.custom_jvp
 def asinhc(x: Array) -> Array:
     """`asinh(x) / x`, 1 at 0. Its derivative `(1/sqrt(1 + x^2) - asinhc x) / x` is exact at 0."""
-    return _near_or_far(x, 0.5, lambda x: even_series(_ASINHC, x), lambda x: jnp.arcsinh(x) / x)
+    return _near_or_far(
+        x, 0.5, lambda x: even_series(_ASINHC, x, 0.5), lambda x: jnp.arcsinh(x) / x
+    )
 
 
 def _asinhc_pull_far(x: Array) -> Array:
@@ -228,14 +281,16 @@ def _asinhc_pull_far(x: Array) -> Array:
 def _asinhc_jvp(primals, tangents):
     (x,), (dx,) = primals, tangents
     slope = _near_or_far(  # (D5)
-        x, 0.5, lambda x: x * even_series(_ASINHC_SLOPE, x), lambda x: _asinhc_pull_far(x) / x
+        x, 0.5, lambda x: x * even_series(_ASINHC_SLOPE, x, 0.5), lambda x: _asinhc_pull_far(x) / x
     )
     return asinhc(x), slope * dx
 
 
 def asinhc_pull(x: Array) -> Array:
     """`x asinhc'(x) = 1/sqrt(1 + x^2) - asinhc x` (D5), also where x^2 overflows."""
-    return _near_or_far(x, 0.5, lambda x: x * x * even_series(_ASINHC_SLOPE, x), _asinhc_pull_far)
+    return _near_or_far(
+        x, 0.5, lambda x: x * x * even_series(_ASINHC_SLOPE, x, 0.5), _asinhc_pull_far
+    )
 
 
 def split(unit: Array, v: Array) -> tuple[Array, Array]:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from lorentz_jax._src.charts import scaled_time
-from lorentz_jax._src.pairs import d_kappa_boost, d_kappa_transport, dot, holonomy, polar_transport
+from lorentz_jax._src.pairs import d_kappa_boost, dot
 from lorentz_jax._src.radial import lean, over_time, rejection, rise
 from lorentz_jax._src.scalars import (
     direction,
@@ -147,17 +147,3 @@ def _exponential(x, v, kappa):
 
 
 exponential = with_kappa_jvp(_exponential, _d_kappa_exponential)
-
-
-def _transported(x, y, v, kappa):
-    """Transport of v from x to y: as x -> o -> y, with the rotation that the detour leaves out."""
-    s, zero = jnp.sqrt(kappa), jnp.zeros_like(x)
-    far = (s * safe_norm(x, keepdims=True) >= 1) & (s * safe_norm(y, keepdims=True) >= 1)
-    # The branch not taken sees the origin, and both stay finite.
-    start, end = jnp.where(far, zero, x), jnp.where(far, zero, y)
-    turned = holonomy(start, end, to_origin(start, v, kappa), kappa)
-    away = polar_transport(jnp.where(far, x, zero), jnp.where(far, y, zero), v, kappa)
-    return jnp.where(far, away, from_origin(end, turned, kappa))
-
-
-transported = with_kappa_jvp(_transported, d_kappa_transport)

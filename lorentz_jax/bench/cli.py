@@ -2,8 +2,9 @@
 
 Those that measure time run all their arms interleaved in one process and print ratios to the first
 arm; `convergence` counts the steps of the paper's Figure 2, `learning` trains networks, `numerics`
-measures errors. `--json FILE` and `--plot FILE` keep the results. `python bench.py compare A B`
-prints two JSON files side by side, if they come from the same device.
+measures errors, `cost` the programs of single functions. `--json FILE` and `--plot FILE` keep the
+results. `python bench.py compare A B` prints two JSON files side by side, if they come from the
+same device.
 """
 
 import dataclasses
@@ -21,16 +22,19 @@ import jax
 import tyro
 
 from lorentz_jax._src.archive import file_size, parse_json
+from lorentz_jax._src.arguments import check_sizes
 from lorentz_jax._src.output import report_error
 from lorentz_jax.bench import (
     accelerator,
     convergence,
     convergence_report,
+    cost,
     layers,
     learning,
     learning_report,
     many,
     networks,
+    spatial,
     timing,
 )
 from lorentz_jax.bench.options import Files, Outcome
@@ -121,6 +125,25 @@ class Many(Timing):
         results, plot = super().run()
         print(many.describe(results))
         return results, plot
+
+
+@dataclass(frozen=True)
+class Spatial(Timing):
+    """Forward and backward pass of the other layers on images: axes, groups, pooling, norms."""
+
+    cases: tuple[str, ...] = tuple(spatial.CASES)
+    """Which of the layers, by name."""
+    kappa: float = 0.1
+
+    def check(self) -> None:
+        """Refuse layers that there are not, too."""
+        super().check()
+        for name in self.cases:
+            convergence.check_name(name, tuple(spatial.CASES), "case")
+
+    def _tables(self) -> Tables:
+        for name in self.cases:
+            yield name, spatial.step(name, self.seconds or 5, self.kappa)
 
 
 @dataclass(frozen=True)
@@ -288,6 +311,33 @@ class Numerics(Files):
         return measure.run(self.dtypes, self.samples, self.functions, self.peers), measure.plot
 
 
+@dataclass(frozen=True)
+class Cost(Files):
+    """What the gradient of every function of `geometry` costs to compile, to call and in memory."""
+
+    functions: tuple[str, ...] = ()
+    """Functions of `geometry`; all by default."""
+    batch: int = 64
+    width: int = 8
+    peers: bool = False
+    """Add the functions of the hyperbolix package, which must be installed."""
+    repeats: int = 3
+    """How often each program is compiled; the least time counts."""
+    rounds: int = 20
+    """Rounds of 100 calls of each program; the least time counts."""
+
+    def check(self) -> None:
+        """Refuse functions that there are not, too."""
+        super().check()
+        check_sizes(**{"--repeats": self.repeats, "--rounds": self.rounds})
+        cost.select(self.functions)
+
+    def run(self) -> Outcome:
+        """Measure and print the table."""
+        options = (self.batch, self.width, self.peers, self.repeats, self.rounds)
+        return cost.run(self.functions, *options), cost.plot
+
+
 # Flags of `train.py` that would do nothing: arms, rates and seeds choose it, or it is about one run
 # and its files.
 _IDLE = {"model", "kappa", "init", "optimiser", "lr", "seed", *INDIFFERENT} - {"data_dir", "verify"}
@@ -362,8 +412,8 @@ class Compare:
             raise ValueError(f"{path}: {error}") from None
 
 
-Timed = Layers | Conv | Many | Resnet | Inference | Accelerator | Scaling | Data
-Command = Timed | Convergence | Learning | Numerics | Compare
+Timed = Layers | Conv | Spatial | Many | Resnet | Inference | Accelerator | Scaling | Data
+Command = Timed | Convergence | Learning | Numerics | Cost | Compare
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

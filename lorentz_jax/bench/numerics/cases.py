@@ -81,6 +81,9 @@ def _geometry() -> None:
     def at_origin(v):
         return [mp.mpf(0), *v]
 
+    def squared_distance(x, y, k):
+        return truth.distance(p(x, k), p(y, k), k) ** 2
+
     def transport(x, y, v, k):
         return truth.transported(p(x, k), p(y, k), t(x, v, k), k)[1:]
 
@@ -102,6 +105,7 @@ def _geometry() -> None:
         "dist0": ("x", "scalar", lambda x, k: truth.distance(o(x, k), p(x, k), k)),
         "inner": ("x y", "scalar", lambda x, y, k: minkowski(p(x, k), p(y, k))),
         "dist": ("x y", "scalar", lambda x, y, k: truth.distance(p(x, k), p(y, k), k)),
+        "squared_dist": ("x y", "scalar", squared_distance),
         "exp0": ("o", "vector", lambda v, k: truth.exponential(o(v, k), at_origin(v), k)[1:]),
         "log0": ("x", "vector", lambda x, k: truth.logarithm(o(x, k), p(x, k), k)[1:]),
         "exp": ("x v", "vector", lambda x, v, k: truth.exponential(p(x, k), t(x, v, k), k)[1:]),
