@@ -44,8 +44,9 @@ from lorentz_jax.hyperplane import Normals
 
 __all__ = ["from_klein", "from_poincare", "to_klein", "to_poincare"]
 __all__ += ["linear", "mlr", "signed_distance"]
-__all__ += ["centroid", "dist", "dist0", "exp", "exp0", "inner", "log", "log0", "translate"]
-__all__ += ["pairwise_dist", "transport", "transport_from_origin", "transport_to_origin"]
+__all__ += ["centroid", "dist", "dist0", "exp", "exp0", "inner", "log", "log0", "pairwise_dist"]
+__all__ += ["squared_dist", "translate", "transport", "transport_from_origin"]
+__all__ += ["transport_to_origin"]
 __all__ += ["tangent_inner", "tangent_norm"]
 __all__ += ["expmap", "expmap0", "logmap", "logmap0", "ptransp", "ptransp0", "transp", "transp0"]
 
@@ -80,6 +81,22 @@ def dist(x: ArrayLike, y: ArrayLike, kappa: ArrayLike) -> Array:
     """
     x, y, at = checked(kappa, x=x, y=y)
     return geometry.dist(drop_point("x", x, at), drop_point("y", y, at), kappa)
+
+
+def squared_dist(x: ArrayLike, y: ArrayLike, kappa: ArrayLike) -> Array:
+    """Measure the squared geodesic distance of two points, which is smooth everywhere.
+
+    Args:
+        x, y: Points `(..., D + 1)`.
+
+    Returns:
+        Squares of distances `(...)`.
+
+    >>> print(f"{ambient.squared_dist(x, y, 1.0):.4f}")
+    1.0329
+    """
+    x, y, at = checked(kappa, x=x, y=y)
+    return geometry.squared_dist(drop_point("x", x, at), drop_point("y", y, at), kappa)
 
 
 def dist0(x: ArrayLike, kappa: ArrayLike) -> Array:

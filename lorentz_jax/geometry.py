@@ -315,8 +315,8 @@ def log(x: ArrayLike, y: ArrayLike, kappa: ArrayLike) -> Array:
 def transport(x: ArrayLike, y: ArrayLike, v: ArrayLike, kappa: ArrayLike) -> Array:
     """Transport v in parallel from x to y along their geodesic; keeps every product.
 
-    `v + kappa (Y o V)/(1 - kappa X o Y) (x + y)` cancels when v is far larger than the result; this
-    is computed as x -> o -> y with the rotation that the detour leaves out (D44), (D48).
+    `v + kappa (Y o V)/(1 - kappa X o Y) (x + y)` cancels when v is far larger than the result; far
+    out the sum of its parts along x is taken in closed form (D108).
 
     Args:
         x, y: Points `(..., D)`.

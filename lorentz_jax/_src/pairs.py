@@ -155,9 +155,10 @@ def _squared_distance_jvp(primals, tangents):
     out = chord(x, y, kappa, 1)
     p, gamma, rx, ry, _ = out
     gap, q = chord_gap(x, y, out), jnp.sqrt(kappa) * p
-    slope = asinhc(q) / hypot(q, jnp.ones_like(q))
-    by_kappa = 4 * arc(p, kappa) * (p * asinhc_pull(q)) / kappa - slope * gap * gap
-    by_points = 2 * slope * dot(gamma, dx * (ry / rx) - dy * (rx / ry))  # (D106)
+    ratio, inverse = asinhc(q), 1 / hypot(q, jnp.ones_like(q))
+    by_kappa = 4 * arc(p, kappa) * (p * asinhc_pull(q)) / kappa - ratio * gap * (gap * inverse)
+    move = dx * (ry / rx) - dy * (rx / ry)
+    by_points = 2 * ratio * dot(gamma * inverse, move)  # (D106); far out A itself underflows
     return squared_distance(x, y, kappa), by_points + by_kappa * dkappa
 
 

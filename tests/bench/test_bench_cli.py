@@ -63,6 +63,34 @@ def test_convergence_counts_steps(tmp_path, capsys):
     assert "FGG" in capsys.readouterr().out
 
 
+def test_cost_counts_what_a_program_needs(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(jax, "clear_caches", lambda: None)  # those of the other tests
+    to, plot = tmp_path / "cost.json", tmp_path / "cost.png"
+    arguments = [
+        "cost",
+        "--functions",
+        "time",
+        "from_klein",
+        "drop",
+        "--batch",
+        "3",
+        "--width",
+        "2",
+    ]
+    few = ["--repeats", "1", "--rounds", "1"]
+    assert bench.main([*arguments, *few, "--json", str(to), "--plot", str(plot)]) == 0
+    assert "temporary bytes" in capsys.readouterr().out
+    rows = {row["name"]: row for row in json.loads(to.read_text())["rows"]}
+    assert list(rows) == ["time", "from_klein", "drop"]
+    assert all(row["compile_seconds"] > 0 and row["microseconds"] > 0 for row in rows.values())
+    assert rows["drop"]["lines"] < rows["time"]["lines"] < 300
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    assert bench.main(["cost", "--functions", "distance"]) == 2
+    assert "no function 'distance'" in capsys.readouterr().err
+    assert bench.main(["cost", "--rounds", "0"]) == 2
+    assert "--rounds must be at least 1" in capsys.readouterr().err
+
+
 def test_learning_trains_what_its_options_say(monkeypatch):
     arguments = [
         "learning", "--models", "euclidean", "lorentz", "--kappas", "0.5", "--rates", "0.3",

@@ -99,6 +99,7 @@ def test_every_result_is_the_lifted_one(sample):
         "transport_from_origin": ([Y, U], [y, u], "Y"), "translate": ([X, Y], [x, y], "point"),
         "pairwise_dist": ([X, Y], [x, y], "number"),
         "centroid": ([X], [x], "point"), "inner": ([X, Y], [x, y], "number"),
+        "squared_dist": ([X, Y], [x, y], "number"),
         "dist": ([X, Y], [x, y], "number"), "dist0": ([X], [x], "number"),
         "tangent_norm": ([X, V], [x, v], "number"), "linear": ([X, planes], [x, planes], "point"),
         "tangent_inner": ([X, V, V], [x, v, v], "number"),

@@ -122,7 +122,9 @@ def _geometry() -> None:
         "from_klein": ("klein", "vector", lambda y, k: truth.from_ball(y, k, 1)),
     }
     for name, (inputs, output, exact) in functions.items():
-        kink, call = name in ("dist0", "dist", "tangent_norm"), getattr(geometry, name)
+        # (Of a square with the value 0 the one-sided difference is not 0.)
+        kink = name in ("dist0", "dist", "squared_dist", "tangent_norm")
+        call = getattr(geometry, name)
         _add("geometry", name, f"{inputs} kappa", output, call, exact, kink=kink)
 
     def back(x, y, k):
