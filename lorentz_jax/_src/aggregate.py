@@ -39,7 +39,7 @@ def centroids(view: Centred, kappa: Array, product: Product) -> Array:
     total = sums[..., -1:]
     live = total > 0
     means = sums / jnp.where(live, total, 1)
-    spread = floor(jnp.sum(means * view.chords(means, kappa), axis=-1, keepdims=True) / 2)
+    spread = floor(view.spread(means, kappa))
     return jnp.where(live, view.space(means) / jnp.sqrt(1 + kappa * spread), 0)  # (D175)
 
 

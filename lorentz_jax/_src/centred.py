@@ -48,19 +48,30 @@ class Centred(NamedTuple):
             return means[..., :-2]
         return means[..., 1:-3] + self.unit * (self.size + means[..., :1])
 
-    def chords(self, columns: Array, kappa: Array) -> Array:
+    def spread(self, means: Array, kappa: Array) -> Array:
+        """`-(1 + kappa M o M)/kappa` of a mean M of points, from that of the columns (D175)."""
+        factors = np.full(means.shape[-1], -1.0)
+        factors[-2:] = 0
+        if self.unit is not None:
+            factors[0] = 0
+        rise = np.arange(len(factors)) == len(factors) - 2
+        row = jnp.asarray(factors, means.dtype) + kappa * jnp.asarray(rise, means.dtype)
+        return 2 * means[..., -2:-1] + jnp.sum(means * means * row, axis=-1, keepdims=True)
+
+    def chords(self, kappa: Array) -> Array:
         """What has `4 p^2` as its product with other columns, p the half chord (D174).
 
         A product of matrices, like those before and after it: XLA would form slices of them again
-        and again. The product of a mean with itself is `-2 (1 + kappa M o M)/kappa`.
+        and again.
         """
-        width = columns.shape[-1]
+        width = self.columns.shape[-1]
         flat, bent = np.zeros((2, width, width))
         coordinates = range(0 if self.unit is None else 1, width - 2)
         flat[coordinates, coordinates] = -2
         flat[-2, -1] = flat[-1, -2] = bent[-2, -2] = 2
-        matrix = jnp.asarray(flat, columns.dtype) + kappa * jnp.asarray(bent, columns.dtype)
-        return jnp.matmul(columns, matrix, precision=lax.Precision.HIGHEST)
+        dtype = self.columns.dtype
+        matrix = jnp.asarray(flat, dtype) + kappa * jnp.asarray(bent, dtype)
+        return jnp.matmul(self.columns, matrix, precision=lax.Precision.HIGHEST)
 
 
 def _dot(x: Array, y: Array) -> Array:

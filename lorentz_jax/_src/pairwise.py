@@ -68,7 +68,7 @@ def squared_chords(x: Centred, y: Centred, kappa: Array) -> Array:
 
     It tends to `|x - y|^2` in the flat limit. Rounding errors can make it negative.
     """
-    right = jnp.swapaxes(y.chords(y.columns, kappa), -1, -2)
+    right = jnp.swapaxes(y.chords(kappa), -1, -2)
     return jnp.matmul(x.columns, right, precision=lax.Precision.HIGHEST)
 
 

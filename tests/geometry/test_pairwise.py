@@ -106,25 +106,22 @@ def test_derivatives_of_the_product(x64):
         assert_close(got, want, 1e-11)
 
 
-def test_second_derivatives(x64, small_blocks):
-    """Along a step in x, y and kappa, forward over reverse; mpmath."""
+def test_second_derivatives(x64):
+    """Along a step in x and y, and in kappa too by the product; forward over reverse; mpmath."""
     rng = np.random.default_rng(4)
     x, y, dx, dy = rng.normal(size=(4, 2, 3))
-    y = np.concatenate([y, y + 1])
-    dy = np.concatenate([dy, -dy])
+    y, dy = np.concatenate([y, y + 1]), np.concatenate([dy, -dy])
 
-    def slope(x, y, kappa, method):
-        f = jax.grad(lambda *a: jnp.sum(jnp.square(pairwise_dist(*a, method))), (0, 1, 2))
-        a, b, c = f(x, y, kappa)
-        return jnp.sum(a * dx) + jnp.sum(b * dy) + c * 0.3
+    def second(method, *steps):
+        def slope(*a):
+            gradients = jax.grad(
+                lambda *a: jnp.sum(jnp.square(pairwise_dist(*a, *(0.7,)[len(a) - 2 :], method))),
+                range(len(a)),
+            )(*a)
+            return sum(jnp.sum(g * d) for g, d in zip(gradients, steps, strict=True))
 
-    @quick_jit
-    def second(x, y, kappa):
-        results = []
-        for method in pairwise.METHODS:
-            f = lambda *a, m=method: slope(*a, m)  # noqa: E731
-            results.append(jax.jvp(f, (x, y, kappa), (dx, dy, 0.3))[1])
-        return results
+        arguments = (x, y, 0.7)[: len(steps)]
+        return quick_jit(lambda *a: jax.jvp(slope, a, steps)[1])(*arguments)
 
     def line(t, start, move):
         return [a + t * d for a, d in zip(start, move, strict=True)]
@@ -132,15 +129,15 @@ def test_second_derivatives(x64, small_blocks):
     with oracle.mp.workdps(60):
         points = [oracle.exactly(a) for a in (x, dx, y, dy)]
 
-        def total(t):
+        def total(t, rate):
             left = [line(t, *rows) for rows in zip(*points[:2], strict=True)]
             right = [line(t, *rows) for rows in zip(*points[2:], strict=True)]
-            kappa = oracle.exactly(0.7) + t * oracle.exactly(0.3)
+            kappa = oracle.exactly(0.7) + t * oracle.exactly(rate)
             return sum(SPACE["dist"](p, q, kappa) ** 2 for p in left for q in right)
 
-        want = float(oracle.mp.diff(total, 0, 2))
-    for got in second(x, y, 0.7):
-        assert_close(got, np.array(want), 1e-11)
+        want = [float(oracle.mp.diff(lambda t, r=r: total(t, r), 0, 2)) for r in (0.0, 0.3)]
+    assert_close(second("exact", dx, dy), np.array(want[0]), 1e-11)
+    assert_close(second("product", dx, dy, 0.3), np.array(want[1]), 1e-11)
 
 
 def test_memory_is_that_of_the_result():
