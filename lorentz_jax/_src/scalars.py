@@ -83,42 +83,62 @@ def binary_scale(x: Array, axis: int | tuple[int, ...] = -1) -> Array:
     return jnp.where((largest > 0) & jnp.isfinite(largest), power, jnp.ones_like(largest))
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
-def _norm(x: Array, axis: int | tuple[int, ...]) -> Array:
+def tiny(dtype) -> float:
+    """A power of two whose inverse has a finite cube: 2^-42 (float32), 2^-340 (float64)."""
+    return 2.0 ** (math.frexp(float(jnp.finfo(dtype).tiny))[1] // 3)
+
+
+def _seen(length: Array, order: int) -> Array:
+    """A length as `order` derivatives see it: from the second one on, `tiny` for 0 (D100)."""
+    return length if order < 2 else jnp.where(length == 0, tiny(length.dtype), length)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2))
+def _norm(x: Array, axis: int | tuple[int, ...], order: int) -> Array:
     scale = binary_scale(x, axis)
-    return scale * jnp.sqrt(jnp.sum((x / scale) ** 2, axis=axis, keepdims=True))
+    norm = scale * jnp.sqrt(jnp.sum((x / scale) ** 2, axis=axis, keepdims=True))
+    return _seen(norm, order)
 
 
 @_norm.defjvp
-def _norm_jvp(axis, primals, tangents):
+def _norm_jvp(axis, order, primals, tangents):
     (x,), (dx,) = primals, tangents
-    norm = _norm(x, axis)
+    norm = _norm(x, axis, min(order + 1, 2))
     # By the inverse: XLA would rather keep a division of x itself than do it again.
     unit = x * divide(jnp.ones_like(norm), norm)
     return norm, jnp.sum(unit * dx, axis=axis, keepdims=True)  # (D2)
 
 
-def safe_norm(x: Array, axis: int | tuple[int, ...] = -1, keepdims: bool = False) -> Array:
+def safe_norm(
+    x: Array, axis: int | tuple[int, ...] = -1, keepdims: bool = False, order: int = 0
+) -> Array:
     """Euclidean norm over `axis`, for every representable `x`.
 
     Squares neither overflow nor underflow. The gradient is `x / |x|`, exactly 0 at `x = 0`, and 0
-    where the inverse of the norm is subnormal (from 8.5e37 in float32).
+    where the inverse of the norm is subnormal (from 8.5e37 in float32). Second and higher
+    derivatives at 0 are those of `sqrt(|x|^2 + tiny^2)` (D100): huge and finite, and right in every
+    smooth function of the norm, such as its square. `order` is 1 in the rule of a derivative, which
+    is itself differentiated once less.
     """
-    norm = _norm(x, axis)
+    norm = _norm(x, axis, order)
     return norm if keepdims else jnp.squeeze(norm, axis)
 
 
-@jax.custom_jvp
-def hypot(x: Array, y: Array) -> Array:
-    """`sqrt(x^2 + y^2)` without overflow; the gradient at (0, 0) is 0."""
+def hypot(x: Array, y: Array, order: int = 0) -> Array:
+    """`sqrt(x^2 + y^2)` without overflow; gradient 0 at (0, 0). `order` as in `safe_norm`."""
+    return _hypot(x, y, order)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+def _hypot(x: Array, y: Array, order: int) -> Array:
     large, small = jnp.maximum(jnp.abs(x), jnp.abs(y)), jnp.minimum(jnp.abs(x), jnp.abs(y))
-    return large * jnp.sqrt(1 + divide(small, large) ** 2)
+    return _seen(large * jnp.sqrt(1 + divide(small, large) ** 2), order)
 
 
-@hypot.defjvp
-def _hypot_jvp(primals, tangents):
+@_hypot.defjvp
+def _hypot_jvp(order, primals, tangents):
     (x, y), (dx, dy) = primals, tangents
-    out = hypot(x, y)
+    out = _hypot(x, y, min(order + 1, 2))
     return out, divide(x, out) * dx + divide(y, out) * dy  # (D2)
 
 
