@@ -83,20 +83,6 @@ def _half_chord_jvp(primals, tangents):
     return p, dot(wrt_x, dx) + dot(wrt_y, dy) + wrt_kappa * dkappa
 
 
-def d_kappa_boost(p, x, kappa):
-    """Derivative in kappa of the boost `translate(p, x, kappa)`, `p (|x|^2/h_x + p.x/h_p)/2` (D27).
-
-    The two terms cancel where x returns towards the origin. Their sum is that of a difference of
-    `|x|/h_x` and `|p|/h_p`, from `|x| - |p|`, and one of directions (D28).
-    """
-    a, b, _, _, gap, turn = directions(x, -p)
-    tx, tp = scaled_time(x, kappa), scaled_time(p, kappa)
-    u, v = a / tx, b / tp
-    radial = u * (gap / tp) * ((a + b) / tx) / 2
-    length = safe_norm(turn, keepdims=True)
-    return p / tp * divide(radial, u + v) + (p * length) * (a * length) * (v / 4)
-
-
 def log_factors(q):
     """`log = A (y - x) - B x`: A, B and their derivatives in `q = sinh(s d/2)` times q.
 
