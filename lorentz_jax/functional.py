@@ -9,6 +9,7 @@ root of the largest number: a radius s r below 45 in float32 and 355 in float64.
 do, `import jax` and `from lorentz_jax import functional, hyperplane`.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -80,16 +81,18 @@ def linear(
     """
     x = check_input(x, normals, axes=1)
     kappa = along_batch(kappa_beside(x, kappa, x.shape[:-1]))
-    return _linear(x, normals.space, normals.time, kappa, activation or _identity)
+    z = _product(x, normals.space, normals.time, kappa)
+    return (activation or _identity)(z).astype(x.dtype)
 
 
-def _linear(x, space, time, kappa, activation):
+@functools.partial(jax.jit, inline=True)
+def _product(x, space, time, kappa):
     dtype = kappa.dtype
     z = jnp.matmul(x, space.astype(x.dtype), preferred_element_type=dtype)
     if time is not None:
         squares = jnp.sum(jnp.square(x.astype(dtype)), axis=-1, keepdims=True)
         z = z - jnp.sqrt(1 / kappa + squares) * row(time.astype(dtype), z)
-    return activation(z).astype(x.dtype)
+    return z
 
 
 def conv(

@@ -111,7 +111,9 @@ def squared_dist(x: ArrayLike, y: ArrayLike, kappa: ArrayLike) -> Array:
 
 @operation
 def inner(x: ArrayLike, y: ArrayLike, kappa: ArrayLike) -> Array:
-    """Form the Minkowski product of two points, `-x_t y_t + x.y = -1/kappa - 2 p^2` (D35).
+    """Form the Minkowski product of two points, `-x_t y_t + x.y`, without cancellation.
+
+    It is `-1/kappa` times the scaled time of `translate(-x, y)` (D143). At y = x its gradient is 0.
 
     Args:
         x, y: Points `(..., D)`.
@@ -123,8 +125,7 @@ def inner(x: ArrayLike, y: ArrayLike, kappa: ArrayLike) -> Array:
     >>> print(f"{geometry.inner(jnp.zeros(2), jnp.array([0.75, 0.0]), 1.0):.4f}")
     -1.2500
     """
-    p = pairs.half_chord(x, y, kappa)
-    return -(1 / jnp.asarray(kappa) + 2 * p * p)[..., 0]
+    return translations.inner(x, y, kappa)[..., 0]
 
 
 @operation
@@ -191,7 +192,7 @@ def translate(p: ArrayLike, x: ArrayLike, kappa: ArrayLike) -> Array:
 def transport_to_origin(x: ArrayLike, v: ArrayLike, kappa: ArrayLike) -> Array:
     """Transport v in parallel from x to the origin, `v - x kappa (x.v)/((1 + s x_t) s x_t)`.
 
-    An isometry. Far out it is computed by parts along x and across it (D29).
+    An isometry. Far out it is computed by parts along x and across it (D29), (D138).
 
     Args:
         x: Points `(..., D)`.
@@ -252,7 +253,7 @@ def tangent_inner(x: ArrayLike, u: ArrayLike, v: ArrayLike, kappa: ArrayLike) ->
 def tangent_norm(x: ArrayLike, v: ArrayLike, kappa: ArrayLike) -> Array:
     """Measure a tangent vector at x, `sqrt(|v|^2 - v_t^2)`.
 
-    At v = 0 the gradient is 0 by convention.
+    At v = 0 the gradient is 0 by convention, and the derivatives of its square are exact.
 
     Args:
         x: Points `(..., D)`.

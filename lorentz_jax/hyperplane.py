@@ -32,7 +32,8 @@ from lorentz_jax._src.arguments import (
 )
 from lorentz_jax._src.charts import time_column
 from lorentz_jax._src.radial import arc_over, plane_arc, size_sinh
-from lorentz_jax._src.scalars import binary_scale, divide, safe_norm, sinhc, theta_limit
+from lorentz_jax._src.scalars import binary_scale, divide, safe_norm, theta_limit
+from lorentz_jax._src.smooth import grown
 
 __all__ = ["Normals", "factored_normals", "normals", "weights"]
 __all__ += ["point_from_distances", "signed_distance"]
@@ -291,4 +292,4 @@ def point_from_distances(distances: ArrayLike, kappa: ArrayLike) -> Array:
     >>> print(hyperplane.point_from_distances(jnp.array([1.0, 0.0]), 4.0))
     [1.8134 0.    ]
     """
-    return sinhc(jnp.sqrt(kappa) * distances) * distances
+    return grown(kappa * jnp.square(distances), 1)[1] * distances

@@ -4,38 +4,49 @@ In the formulas kappa and weights are `(..., n or 1, 1)`, and results keep the a
 at length 1. Symbols as in `radial`; `(D53)` and so on are equations of `docs/derivations.md`.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.custom_derivatives import SymbolicZero
 from jax.typing import ArrayLike
 
 from lorentz_jax._src import scalars
 from lorentz_jax._src.arguments import along_batch, as_array, as_kappa, compute_dtype, concrete, row
-from lorentz_jax._src.charts import scaled_time
-from lorentz_jax._src.pairs import directions, dot
-from lorentz_jax._src.scalars import direction, divide, hypot, safe_norm, split
+from lorentz_jax._src.scalars import divide
+from lorentz_jax._src.smooth import coarse_scale, dot, over, polar, scaled_time, size, split
 
 
 class _Frame(NamedTuple):
     """Light-cone coordinates along the anchor, a point that contributes much.
 
+    The results do not depend on the choice of the axis, so anchor and axis have no derivative. An
+    anchor at the origin has the axis 0, which stands for one across all coordinates (D146).
+
     Attributes:
+        time: `h` of every point.
+        anchor, anchor_time: the point, and its own.
+        unit: the direction of the anchor.
+        across: the part of every point across it.
+        plus, minus: `h +- s u.x` of every point.
+        bulge: `kappa |y|^2 / plus`, y being `across` after the null rotation that makes the mean of
+            these parts vanish.
         mean: the vector `m = sum w x`.
         length: `L = sqrt(-kappa M o M)` of `M = sum w X`.
-        anchor: the point.
-        plus: `s (x_t + u.x)` of every point, u the direction of the anchor.
-        around: the part of every point across u, after the null rotation that makes the mean of
-            these parts vanish.
     """
 
+    time: Array
+    anchor: Array
+    anchor_time: Array
+    unit: Array
+    across: Array
+    plus: Array
+    minus: Array
+    bulge: Array
     mean: Array
     length: Array
-    anchor: Array
-    plus: Array
-    around: Array
 
 
 def _total(values: Array) -> Array:
@@ -43,113 +54,135 @@ def _total(values: Array) -> Array:
     return jnp.sum(values, axis=-2, keepdims=True)
 
 
-def _frame(x, kappa, weights):
-    """The frame, with `L^2 = sum w plus sum w reach^2/plus`, of positive terms (D54)."""
-    s, xt = jnp.sqrt(kappa), scaled_time(x, kappa)
-    size = safe_norm(x, keepdims=True)
-    first = jnp.argmax(weights * size, axis=-2, keepdims=True)
+@jax.custom_jvp
+def _part_across(x, anchor, unit):
+    """The part of x across the anchor. An equal point leaves 0, and so does a multiple."""
+    # Any multiple of the anchor may be taken off before projecting.
+    scale = coarse_scale(anchor)
+    share = divide(dot(unit, x) * scale, size(anchor) * scale)
+    near = jnp.abs(share - 1) < 2.0**-4
+    apart = scalars.product_difference(jnp.ones_like(x), x * scale, share, anchor * scale)
+    return split(unit, jnp.where(near, x - anchor, apart / scale))[1]
+
+
+@_part_across.defjvp
+def _part_across_jvp(primals, tangents):
+    return _part_across(*primals), split(primals[2], tangents[0])[1]
+
+
+def _frame(x, weights, kappa):
+    """The frame, with `L^2 = sum w plus sum w (1/plus + bulge)`, of positive terms (D54)."""
+    s, time = jnp.sqrt(kappa), scaled_time(x, kappa)
+    first = jnp.argmax(weights * size(x), axis=-2, keepdims=True)
     # Not by indexing: the points may lie on several devices.
     number = jax.lax.broadcasted_iota(first.dtype, (x.shape[-2], 1), 0)
     anchor = _total(jnp.where(row(number, first) == first, x, 0))
-    unit = direction(anchor, safe_norm(anchor, keepdims=True))
-    along = dot(unit, x)
-    # Any multiple of the anchor may be taken off before projecting. An equal point leaves 0.
-    scale = scalars.binary_scale(anchor)
-    share = divide(along / scale, safe_norm(anchor / scale, keepdims=True))
-    near = jnp.abs(share - 1) < 2.0**-4
-    apart = scalars.product_difference(jnp.ones_like(x), x / scale, share, anchor / scale)
-    across = split(unit, jnp.where(near, x - anchor, scale * apart))[1]
-    ahead, along = along >= 0, s * along
-    larger = xt + jnp.where(ahead, along, -along)
-    floor = hypot(s * safe_norm(across, keepdims=True), jnp.ones_like(xt))
-    plus = jnp.where(ahead, larger, floor * (floor / larger))  # (D53)
+    anchor = jax.lax.stop_gradient(anchor)
+    _, unit = polar(anchor)
+    across, along = _part_across(x, anchor, unit), s * dot(unit, x)
+    ahead = along >= 0
+    larger = time + jnp.where(ahead, along, -along)  # where it is 0 `abs` has no derivative
+    inverse = over(jnp.ones_like(larger), larger)
+    smaller = inverse + kappa * dot(across, across * inverse)
+    plus, minus = jnp.where(ahead, larger, smaller), jnp.where(ahead, smaller, larger)  # (D53)
     mean_plus = _total(weights * plus)
     around = across - plus * divide(_total(weights * across), mean_plus)  # (D54)
-    reach = hypot(s * safe_norm(around, keepdims=True), jnp.ones_like(xt))
-    length = jnp.sqrt(mean_plus) * jnp.sqrt(_total(weights * (reach * (reach / plus))))
-    length = jnp.maximum(length, _total(weights * jnp.ones_like(xt)))
-    return _Frame(_total(weights * x), length, anchor, plus, around)
+    bulge = kappa * dot(around, over(around, plus))
+    square = _total(weights * (over(jnp.ones_like(plus), plus) + bulge))
+    length = jnp.sqrt(mean_plus) * jnp.sqrt(square)
+    # The bound is a matter of rounding, and the derivatives are those of the length.
+    least = _total(weights * jnp.ones_like(time))
+    length = length + jax.lax.stop_gradient(jnp.maximum(least - length, 0))
+    anchor_time = scaled_time(anchor, kappa)
+    mean = _total(weights * x)
+    return _Frame(time, anchor, anchor_time, unit, across, plus, minus, bulge, mean, length)
 
 
 @jax.custom_jvp
-def average(x, kappa, weights):
+def average(x, weights, kappa):
     """`m/L`, the space part of the centroid."""
-    frame = _frame(x, kappa, weights)
+    frame = _frame(x, weights, kappa)
     return divide(frame.mean, frame.length)
 
 
-class _Gaps(NamedTuple):
-    """Every point beside the anchor: sizes, scaled times, and the differences of `directions`."""
-
-    size: Array
-    anchor_size: Array
-    time: Array
-    anchor_time: Array
-    unit: Array
-    gap: Array
-    turn: Array
+@jax.custom_jvp
+def _known(c, x, weights, kappa):
+    """`average`, whose value is `c` already."""
+    return c
 
 
-def _gaps(x, anchor, kappa):
-    time = scaled_time(x, kappa)
-    size, anchor_size, _, unit, gap, turn = directions(x, anchor)
-    return _Gaps(size, anchor_size, time, scaled_time(anchor, kappa), unit, gap, turn)
+def _pull(frame, weights, kappa):
+    """`C o dX_i = pull.dx_i`, by the parts of `pull = c - (h_c/h_i) x_i` (D56)."""
+    plus = divide(_total(weights * frame.plus), frame.length)
+    across = divide(_total(weights * frame.across), frame.length)
+    minus = divide(1.0 + 0 * plus, plus) + kappa * dot(across, divide(across, plus))
+    klein = over(frame.across, frame.time)
+    # The smaller of both coordinates may be as small as numbers can be.
+    radial = over(plus, frame.time) * frame.minus - minus * over(frame.plus, frame.time)
+    return across - klein * ((plus + minus) / 2) + frame.unit * (radial / (2 * jnp.sqrt(kappa)))
 
 
-def _pull(gaps, weights, c_time):
-    """`T (mean k - k_i)` of Klein coordinates k, T the scaled time of the centroid (D56).
-
-    The weights of this mean are `w s x_t`. Differences from the anchor's k are formed by (D57).
-    """
-    size, anchor_size, xt, at, unit, gap, turn = gaps
-    u, v = size / xt, anchor_size / at
-    radial = divide((gap / xt) * ((size + anchor_size) / at), u + v) / xt
-    klein = turn * c_time * u + unit * (radial * (c_time / at))
-    return _total(weights * xt / _total(weights * xt) * klein) - klein
-
-
-@average.defjvp
 def _average_jvp(primals, tangents):
-    """`dC = (dM + kappa (C o dM) C)/L` (D55), with `C o dM` as sums of differences of points.
+    """`dC = (dM + kappa (C o dM) C)/L` (D55). Parts known to be 0 are not formed."""
+    x, weights, kappa = primals
+    dx, dweights, dkappa = (None if isinstance(t, SymbolicZero) else t for t in tangents)
+    frame = _frame(x, weights, kappa)
+    c = _known(divide(frame.mean, frame.length), x, weights, kappa)
+    tangent: Any = jnp.zeros_like(c)
+    if dx is not None:
+        pull = _pull(frame, weights, kappa)
+        tangent = _total(weights * dx) + kappa * c * _total(weights * dot(pull, dx))
+        tangent = divide(tangent, frame.length)
+    if dweights is not None or dkappa is not None:
+        by_weights, by_kappa = _other_derivatives(x, weights, kappa, c, frame)
+        if dweights is not None:
+            tangent += divide(_total(dweights * by_weights), frame.length)
+        if dkappa is not None:
+            tangent += by_kappa * dkappa
+    return c, tangent
 
-    `C o dX_i` is `_pull`, and `-kappa C o X_i = 1 + 2 z_i` in the frame of `_frame`.
+
+average.defjvp(_average_jvp, symbolic_zeros=True)
+_known.defjvp(
+    lambda primals, tangents: _average_jvp(primals[1:], tangents[1:]), symbolic_zeros=True
+)
+
+
+def _other_derivatives(x, weights, kappa, c, frame):
+    """The derivative by every weight, times L, and that in kappa.
+
+    Both are sums of differences of points; `-kappa C o X_i = 1 + 2 z_i`.
     """
-    (x, kappa, weights), (dx, dkappa, dweights) = primals, tangents
-    mean, length, anchor, plus, around = _frame(x, kappa, weights)
-    c, s = divide(mean, length), jnp.sqrt(kappa)
-    gaps, weight_sum = _gaps(x, anchor, kappa), _total(weights)
-    size, anchor_size, xt, at, unit, gap, _ = gaps
-    pull = _pull(gaps, weights, scaled_time(c, kappa))
+    s, weight_sum = jnp.sqrt(kappa), _total(weights)
+    time, anchor, anchor_time, unit, plus, bulge, length = (
+        frame.time, frame.anchor, frame.anchor_time, frame.unit, frame.plus, frame.bulge,
+        frame.length,
+    )  # fmt: skip
 
     def about_mean(from_anchor, at_anchor):
         """Differences from the weighted mean, of those from the anchor; and that mean."""
         middle = _total(weights * from_anchor) / weight_sum
         return from_anchor - middle, at_anchor + middle
 
-    time_gap = s * gap * (s * (size + anchor_size) / (xt + at))
+    time_gap = kappa * dot(x - anchor, over(x + anchor, time + anchor_time))
     forward = dot(unit, x - anchor)
-    anchor_plus = s * anchor_size + at
+    anchor_plus = s * dot(unit, anchor) + anchor_time
     climb = jnp.where(2 * plus > anchor_plus, time_gap + s * forward, plus - anchor_plus)
     by_plus, mean_plus = about_mean(climb, anchor_plus)
-    by_time, mean_time = about_mean(time_gap, at)
+    by_time, mean_time = about_mean(time_gap, anchor_time)
     by_x, mean_x = about_mean(x - anchor, anchor)
     # `surplus` is L^2 - W^2, W the sum of weights, over L (L + W): positive terms (D58).
-    tall = s * safe_norm(around, keepdims=True)
     sum_of_both, share = length + weight_sum, weight_sum / length
     surplus = _total(weights * (by_plus / plus) * (by_plus / mean_plus)) * share / sum_of_both
-    bent = weights * (tall / length) * ((tall / plus) * (mean_plus / sum_of_both))
-    surplus += _total(bent) * weight_sum
+    surplus += _total(weights * (bulge / length) * (mean_plus / sum_of_both)) * weight_sum
     # (D59)
-    ratio = share * (mean_plus / plus)
-    inverse = length / weight_sum * (plus / mean_plus)  # 1 / ratio may overflow before it
+    inverse = length / weight_sum * (plus / mean_plus)
     ratio_less_1 = -share * (by_plus / plus) - surplus
-    twice_z = ratio * tall / 2 * tall + ratio_less_1 * (ratio_less_1 * inverse / 2)
-    by_weights = _total(dweights * (by_x + mean_x * surplus - twice_z * c))  # (D60)
-    by_points = _total(weights * dx) + kappa * c * _total(weights * dot(pull, dx))
+    twice_z = share * mean_plus * (bulge / 2) + ratio_less_1 * (ratio_less_1 * inverse / 2)
     # (D61)
     decay = surplus * (sum_of_both / length)
-    decay -= _total(weights * (by_time / xt) * (by_time / mean_time)) * share / length
-    return c, (by_weights + by_points) / length - c * decay / (2 * kappa) * dkappa
+    decay -= _total(weights * (by_time / time) * (by_time / mean_time)) * share / length
+    return by_x + mean_x * surplus - twice_z * c, -c * decay / (2 * kappa)  # (D60)
 
 
 def centroid(
@@ -209,4 +242,4 @@ def centroid(
 def _centroid(x, kappa, weights):
     # Sums of weights of order 1 do not overflow where the points do not.
     most = jnp.sum(weights, axis=-2, keepdims=True)
-    return average(x, kappa, weights / scalars.binary_scale(most, (-1, -2)))
+    return average(x, weights / scalars.binary_scale(most, (-1, -2)), kappa)

@@ -3,50 +3,76 @@
 Conventions and limits as in `lorentz_jax.geometry`, which re-exports the functions of the end.
 """
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
 from lorentz_jax._src.arguments import as_array, concrete, operation
-from lorentz_jax._src.radial import complement
-from lorentz_jax._src.scalars import direction, hypot, safe_norm, split
+from lorentz_jax._src.smooth import (
+    NEAR,
+    dot,
+    outward,
+    over,
+    size,
+    split,
+    square_and_scale,
+    with_jvp,
+)
+from lorentz_jax._src.smooth import scaled_time as scaled_time
 
 
-def time_column(x: Array, kappa: Array) -> Array:
-    """`x_t` with the coordinate axis kept at length 1, for formulas."""
-    return hypot(safe_norm(x, keepdims=True), 1 / jnp.sqrt(kappa))
+def _time_column(x, kappa):
+    square, scale = square_and_scale(x, 1 / jnp.sqrt(kappa))
+    return jnp.sqrt(square) / scale, None
 
 
-def scaled_time(x: Array, kappa: Array) -> Array:
-    """`h = s x_t = sqrt(1 + kappa |x|^2)`, shape `(..., 1)`.
+def _d_time_column(primals, time, _, moves):
+    return dot(over(primals[0], time), moves[0])  # (D131)
 
-    Its gradient in kappa does not cancel as kappa -> 0, where that of `s * time` does (D19).
-    """
-    size = jnp.sqrt(kappa) * safe_norm(x, keepdims=True)
-    return hypot(size, jnp.ones_like(size))
+
+def _d_kappa_time_column(primals, time, _):
+    return -over(1 / primals[1], time) / (2 * primals[1])  # (D131)
+
+
+time_column = with_jvp(_time_column, _d_time_column, _d_kappa_time_column)
+"""`x_t` with the coordinate axis kept at length 1, for formulas."""
 
 
 def _ball(x, kappa, offset):
     """`x / (offset + s x_t)`: the Poincare ball for offset 1, Klein's for 0."""
 
-    @jax.custom_jvp
     def chart(x, kappa):
-        return x / (offset + scaled_time(x, kappa))
+        time, _, axis = outward(x, kappa)
+        return x / (offset + time), (time, axis)
 
-    @chart.defjvp
-    def chart_jvp(primals, tangents):
-        # (D20), (D21): autodiff's terms cancel along x and in kappa, and overflow far out.
-        (x, kappa), (dx, dkappa) = primals, tangents
-        size, time = safe_norm(x, keepdims=True), scaled_time(x, kappa)
-        out, unit, shift = chart(x, kappa), direction(x, size), offset + time
-        radial, across = split(unit, dx)
-        along = radial / shift / time if offset else radial / time / time / time
-        by_kappa = -out * (size / shift) * (size / time) / 2
-        return out, across / shift + unit * along + by_kappa * dkappa
+    def d_chart(primals, _, parts, moves):
+        # (D20): one factor of the terms of autodiff cancels along x, and they overflow far out.
+        (_, kappa), (dx,), (time, axis) = primals, moves, parts
+        shift, near = offset + time, time < NEAR
+        unit = jnp.where(near, 0, axis)
+        share = over(jnp.ones_like(time), shift)
+        far = over(share if offset else over(share, time), time)
+        slope = jnp.where(near, -over(kappa * share * share, time), far)
+        return over(split(unit, dx)[1], shift) + axis * (slope * dot(axis, dx))
 
-    return chart(x, kappa)
+    def d_kappa(primals, ball, parts):
+        return ball * (dot(ball, over(primals[0], parts[0])) / -2)  # (D21)
+
+    return with_jvp(chart, d_chart, d_kappa)(x, kappa)
+
+
+def _value_edge_gap(y, kappa):
+    scaled = jnp.sqrt(kappa) * size(y)
+    return (1 - scaled) * (1 + scaled), None
+
+
+_edge_gap = with_jvp(
+    _value_edge_gap,
+    lambda primals, _, __, moves: -2 * dot(primals[1] * primals[0], moves[0]),  # (D9)
+    lambda primals, _, __: -dot(primals[0], primals[0]),
+)
+"""`1 - kappa |y|^2` of a point of a ball, precise up to the edge."""
 
 
 @operation
@@ -162,9 +188,7 @@ def from_poincare(y: ArrayLike, kappa: ArrayLike) -> Array:
     >>> print(geometry.from_poincare(jnp.array([0.5, 0.0]), 1.0))
     [1.3333 0.    ]
     """
-    y = jnp.asarray(y)
-    size = jnp.sqrt(kappa) * safe_norm(y, keepdims=True)
-    return 2 * y / complement(size)
+    return 2 * jnp.asarray(y) / _edge_gap(y, kappa)
 
 
 @operation
@@ -205,6 +229,4 @@ def from_klein(y: ArrayLike, kappa: ArrayLike) -> Array:
     >>> print(geometry.from_klein(in_ball, 1.0))
     [0.75 0.  ]
     """
-    y = jnp.asarray(y)
-    size = jnp.sqrt(kappa) * safe_norm(y, keepdims=True)
-    return y / jnp.sqrt(complement(size))
+    return jnp.asarray(y) / jnp.sqrt(_edge_gap(y, kappa))

@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from lorentz_jax._src.charts import scaled_time
 from lorentz_jax._src.radial import arc
 from lorentz_jax._src.scalars import (
     asinhc,
@@ -160,20 +159,6 @@ def _squared_distance_jvp(primals, tangents):
     move = dx * (ry / rx) - dy * (rx / ry)
     by_points = 2 * ratio * dot(gamma * inverse, move)  # (D106); far out A itself underflows
     return squared_distance(x, y, kappa), by_points + by_kappa * dkappa
-
-
-def d_kappa_boost(p, x, kappa):
-    """Derivative in kappa of the boost `translate(p, x, kappa)`, `p (|x|^2/h_x + p.x/h_p)/2` (D27).
-
-    The two terms cancel where x returns towards the origin. Their sum is that of a difference of
-    `|x|/h_x` and `|p|/h_p`, from `|x| - |p|`, and one of directions (D28).
-    """
-    a, b, _, _, gap, turn = directions(x, -p)
-    tx, tp = scaled_time(x, kappa), scaled_time(p, kappa)
-    u, v = a / tx, b / tp
-    radial = u * (gap / tp) * ((a + b) / tx) / 2
-    length = safe_norm(turn, keepdims=True)
-    return p / tp * divide(radial, u + v) + (p * length) * (a * length) * (v / 4)
 
 
 def log_factors(q):

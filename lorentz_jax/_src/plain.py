@@ -93,8 +93,25 @@ def lorentz_length(squared: Array, time: Array, kappa: Array) -> Array:
     A mean of points has `time^2 - squared >= 1/kappa`, which is used as a floor (D69).
     """
     s = jnp.sqrt(kappa)
-    rest = jnp.maximum(1 - squared / time / time, 1 / (s * time) ** 2)
+    rest = _at_least(1 - squared / time / time, 1 / (s * time) ** 2)
     return s * time * jnp.sqrt(rest)
+
+
+@jax.custom_jvp
+def _at_least(rest: Array, floor: Array) -> Array:
+    """The larger one, with the derivative of `rest` also where rounding alone made it smaller.
+
+    That is where the floor is well above rounding. For a far mean `rest` may be rounding alone, and
+    the derivative is that of the larger one.
+    """
+    return jnp.maximum(rest, floor)
+
+
+@_at_least.defjvp
+def _at_least_jvp(primals, tangents):
+    (rest, floor), (drest, dfloor) = primals, tangents
+    told = (rest > floor) | (floor > 64 * float(jnp.finfo(floor.dtype).eps))
+    return _at_least(rest, floor), jnp.where(told, drest, dfloor)
 
 
 def to_hyperboloid(space: Array, time: Array, kappa: Array) -> Array:

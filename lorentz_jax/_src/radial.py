@@ -15,9 +15,6 @@ of all modules of `_src`:
 | `radial` or `along`, `across` | part of a vector along a direction, and the rest of it |
 | `arc`, `arc_along` | `r` of a size; the vector of length r along x |
 | `arc_over`, `size_sinh` | `l asinh(z/l)` for a length l, and its inverse `l sinh(z/l)` |
-| `complement` | `1 - x^2` |
-| `lean` | `s tanh(rho/2)`: how far transport from the origin leans outwards |
-| `rise` | `(h - 1)/s`: how far the scaled time rises over that of the origin |
 | `over_time` | `v/h`: length at x of a radial tangent vector with space part v |
 | `asinhc_pull` | `x asinhc'(x)`: how fast asinhc falls, in proportion |
 | `tanh_gap` | `tanh x - x` |
@@ -30,6 +27,7 @@ import functools
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.custom_derivatives import SymbolicZero
 
 from lorentz_jax._src.scalars import (
     asinh_scaled,
@@ -82,35 +80,6 @@ def _arc_along_jvp(primals, tangents):
 
 
 @jax.custom_jvp
-def complement(x: Array) -> Array:
-    """`1 - x^2` for |x| < 1, precise up to the edge; its derivative is `-2 x` to the last bit."""
-    return (1 - x) * (1 + x)
-
-
-@complement.defjvp
-def _complement_jvp(primals, tangents):
-    (x,), (dx,) = primals, tangents
-    return complement(x), -2 * x * dx  # (D9)
-
-
-@jax.custom_jvp
-def lean(x: Array, kappa: Array) -> Array:
-    """`kappa x / (1 + h) = s tanh(rho/2)`.
-
-    Its derivatives are `kappa/(h (1 + h))` and `x/(2 h)`.
-    """
-    s = jnp.sqrt(kappa)
-    return s * (s * x / (1 + hypot(s * x, jnp.ones_like(x))))
-
-
-@lean.defjvp
-def _lean_jvp(primals, tangents):
-    (x, kappa), (dx, dkappa) = primals, tangents
-    h = hypot(jnp.sqrt(kappa) * x, jnp.ones_like(x))
-    return lean(x, kappa), kappa / (1 + h) / h * dx + x / (2 * h) * dkappa  # (D10)
-
-
-@jax.custom_jvp
 def over_time(v: Array, x: Array, kappa: Array) -> Array:
     """`v / h`, the length of a radial tangent vector v at the size x.
 
@@ -127,20 +96,6 @@ def _over_time_jvp(primals, tangents):
     share = x / h
     # (D11)
     return out, dv / h - out * (s * share) * (s / h) * dx - (out * share * share / 2) * dkappa
-
-
-@jax.custom_jvp
-def rise(x: Array, kappa: Array) -> Array:
-    """`(h - 1)/s`, without cancellation."""
-    return x * (lean(x, kappa) / jnp.sqrt(kappa))
-
-
-@rise.defjvp
-def _rise_jvp(primals, tangents):
-    (x, kappa), (dx, dkappa) = primals, tangents
-    s, out = jnp.sqrt(kappa), rise(x, kappa)
-    h = hypot(s * x, jnp.ones_like(x))
-    return out, s * (x / h) * dx + out / h / (2 * kappa) * dkappa  # (D12)
 
 
 @jax.custom_jvp
@@ -194,28 +149,57 @@ def plane_arc(
     The product need not be representable; 0 where norm is 0. `unit` and `scale` are powers of two
     without a derivative.
     """
+    return _plane_arc_parts(z, unit, scale, norm, excess, kappa, outside)[0]
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(7,))
+def _known_arc(out, z, unit, scale, norm, excess, kappa, outside):
+    """`plane_arc`, whose value is `out` already."""
+    return out
+
+
+def _plane_arc_parts(z, unit, scale, norm, excess, kappa, outside):
     s = jnp.sqrt(kappa)
-    out = asinh_scaled(z, divide(s * scale, norm), excess, unit) / s
-    return out * norm if outside else out
+    factor = divide(s * scale, norm)
+    angle = asinh_scaled(z, factor, excess, unit)
+    out = angle / s
+    return out * norm if outside else out, angle, factor
 
 
-@plane_arc.defjvp
 def _plane_arc_jvp(outside, primals, tangents):
     # By A itself (D16): tanh A and tanh A - A neither overflow nor cancel.
-    (z, unit, scale, norm, excess, kappa), (dz, _, _, dnorm, dexcess, dkappa) = primals, tangents
-    s = jnp.sqrt(kappa)
-    angle = asinh_scaled(z, divide(s * scale, norm), excess, unit)
-    far = jnp.abs(angle) > 20
-    near = divide(s * scale, norm) * jnp.exp(jnp.where(far, 0, excess))
-    sinh = jnp.where(far, 0, z) * unit * jnp.where(far, 0, near)
-    near = unit * (near / s) / hypot(sinh, jnp.ones_like(z))
-    by_z = jnp.where(far, divide(jnp.ones_like(z), s * jnp.abs(z)), near)  # (D17)
-    tanh, gap = jnp.tanh(angle), tanh_gap(angle)
-    out, by_norm, size = angle / s, -divide(tanh, s * norm), jnp.ones_like(norm)
-    if outside:
-        out, by_norm, size = norm * out, -gap / s, norm
-    tangent = size * (by_z * dz + tanh / s * dexcess + gap / (2 * kappa * s) * dkappa)
-    return out, tangent + by_norm * dnorm
+    z, unit, scale, norm, excess, kappa = primals
+    moves = [None if isinstance(t, SymbolicZero) else t for t in tangents]
+    dz, _, _, dnorm, dexcess, dkappa = moves
+    value, angle, factor = _plane_arc_parts(z, unit, scale, norm, excess, kappa, outside)
+    s, out = jnp.sqrt(kappa), _known_arc(value, z, unit, scale, norm, excess, kappa, outside)
+    tanh, tangent = jnp.tanh(angle), jnp.zeros_like(out)
+    if dz is not None:
+        far = jnp.abs(angle) > 20
+        near = factor * jnp.exp(jnp.where(far, 0, excess))
+        sinh = jnp.where(far, 0, z) * unit * jnp.where(far, 0, near)
+        near = unit * (near / s) / hypot(sinh, jnp.ones_like(z))
+        by_z = jnp.where(far, divide(jnp.ones_like(z), s * jnp.abs(z)), near)  # (D17)
+        tangent = tangent + by_z * dz
+    if dexcess is not None:
+        tangent = tangent + tanh / s * dexcess
+    if dkappa is not None:
+        tangent = tangent + tanh_gap(angle) / (2 * kappa * s) * dkappa
+    tangent = norm * tangent if outside else tangent
+    if dnorm is not None:
+        by_norm = -tanh_gap(angle) / s if outside else -divide(tanh, s * norm)
+        tangent = tangent + by_norm * dnorm
+    return out, tangent
+
+
+plane_arc.defjvp(_plane_arc_jvp, symbolic_zeros=True)
+
+
+def _known_arc_jvp(outside, primals, tangents):
+    return _plane_arc_jvp(outside, primals[1:], tangents[1:])
+
+
+_known_arc.defjvp(_known_arc_jvp, symbolic_zeros=True)
 
 
 @jax.custom_jvp

@@ -5,145 +5,298 @@ Symbols as in `radial`, equations in `docs/derivations.md`. Far out the part alo
 origin is e^rho times longer than the rest: adding both and taking them apart loses the rest.
 """
 
+import functools
+from collections.abc import Callable
+
 import jax.numpy as jnp
 from jax import Array
 
-from lorentz_jax._src.charts import scaled_time
-from lorentz_jax._src.pairs import d_kappa_boost, dot
-from lorentz_jax._src.radial import lean, over_time, rejection, rise
-from lorentz_jax._src.scalars import (
-    direction,
-    divide,
-    hypot,
-    safe_norm,
-    sinhc,
-    sinhc_slope,
+from lorentz_jax._src.scalars import divide, tiny
+from lorentz_jax._src.smooth import (
+    NEAR,
+    dot,
+    grown,
+    outward,
+    over,
+    polar,
+    scaled_time,
+    size,
     split,
-    with_kappa_jvp,
+    with_jvp,
 )
 
 
-def _light_cone(along, floor, time):
-    """`time + along` and `time - along`, of product `floor^2`, without cancellation."""
-    ahead = along >= 0
-    larger = time + jnp.where(ahead, along, -along)
-    smaller = floor * divide(floor, larger)
-    return jnp.where(ahead, larger, smaller), jnp.where(ahead, smaller, larger)
+def _outward(x, kappa):
+    """Scaled time of x, and x split in two: `inner` near the origin, size and direction beyond.
+
+    What belongs to the other case is 0, with all its derivatives, so that a sum chooses.
+    """
+    time, size, axis = outward(x, kappa)
+    near = time < NEAR
+    return time, near, jnp.where(near, axis, 0), size, jnp.where(near, 0, axis)
 
 
-def _boost(p, x, kappa):
-    """The translation that takes the origin to p, applied to x."""
+def _boost_parts(p, x, kappa):
+    """T_p(x) and what its derivatives need."""
     s = jnp.sqrt(kappa)
-    a, pt = safe_norm(p, keepdims=True), scaled_time(p, kappa)
-    u, stretch = direction(p, a), s * a + pt  # e^rho
-    # Where x returns to the origin all is in proportion to the rest p + x (D25).
+    pt, near, inner, a, u = _outward(p, kappa)
+    xt, stretch = scaled_time(x, kappa), s * a + pt  # stretch is e^rho beyond `near`
     rest = p + x
-    along_rest, across_rest = split(u, rest)
-    missing = s * (along_rest + dot(rest, (p - x) * (s / (pt + scaled_time(x, kappa))))) / stretch
-    tall = s * safe_norm(across_rest, keepdims=True)
-    returns = (2 * safe_norm(rest, keepdims=True) < a) & (jnp.abs(missing) < 0.5) & (tall < 1)
-    missing, tall = jnp.where(returns, missing, 0), jnp.where(returns, tall, 0)
-    # (D26)
-    back = across_rest + u * ((tall * tall + missing * (2 - missing)) / (2 * s * (1 - missing)))
-    x = jnp.where(returns, jnp.zeros_like(x), x)  # a branch not taken must not overflow
-    along, across = split(u, x)
-    # A boost multiplies the light-cone coordinates s (x_t +- u.x) by e^(+-rho) (D23).
-    floor = hypot(s * safe_norm(across, keepdims=True), jnp.ones_like(a))
-    plus, minus = _light_cone(s * along, floor, scaled_time(x, kappa))
-    # (D24)
-    near = x + (p + u * rise(a, kappa)) * ((plus + divide(minus, stretch)) / 2)
-    far = across + u * ((stretch * plus - divide(minus, stretch)) / (2 * s))
-    # `near` is exact through the origin; `far` when x and p are far out and may cancel.
-    moved = jnp.where((s * a < 1) | (jnp.abs(s * along) < 1), near, far)
-    return jnp.where(returns, back, moved)
+    # Where x returns to the origin all is in proportion to the rest p + x (D25).
+    share = rest / jnp.where(near, 1, a)
+    returns = ~near & (dot(share, share) < 0.25)
+    along, across = split(u, jnp.where(returns, rest, x))
+    forward = along - jnp.where(returns, a, 0)  # u.x
+    # A boost multiplies the light-cone coordinates h_x +- s u.x by e^(+-rho) (D23).
+    ahead = forward >= 0
+    larger = xt + s * jnp.where(ahead, forward, -forward)  # where it is 0 `abs` has no derivative
+    bulge = kappa * dot(across, over(across, larger))
+    plus = jnp.where(ahead, larger, over(jnp.ones_like(larger), larger) + bulge)
+    moved = a * plus + over(forward, stretch)  # (D133)
+    missing = along + s * dot(rest, over(p - x, pt + xt))
+    missing = jnp.where(returns, over(s * missing, stretch), 0)
+    scale = jnp.where(returns, stretch, 1)
+    back = scale * (bulge + over(missing * (2 - missing), larger)) / (2 * s)  # (D26)
+    # (D134)
+    low = jnp.where(near, pt, 1)  # beyond it the products would overflow
+    turned = x * over(1 + low, low + xt) + inner * over(xt - 1, low + xt)
+    gain = kappa * over(dot(rest, turned), 1 + low)
+    climb = jnp.where(near, 1 + gain, plus - over(2 * s * forward, 1 + stretch))
+    climbed = jnp.where(returns, back, moved)
+    out = (across + inner) + inner * gain + u * climbed
+    return out, (pt, xt, near, inner, a, u, across, forward, climb, climbed)
 
 
-# In kappa the light-cone coordinates would cancel (D28).
-boost = with_kappa_jvp(_boost, d_kappa_boost)
+def _d_boost(primals, out, parts, moves):
+    """(D135)."""
+    (_, _, kappa), (dp, dx) = primals, moves
+    pt, xt, near, inner, a, u, across, _, climb, _ = parts
+    time, s = scaled_time(out, kappa), jnp.sqrt(kappa)
+    one = jnp.ones_like(pt)
+    lift_x, lift_p = (s * over(s * jnp.where(near, one, a), t) for t in (xt, 1 + pt))
+    bend = -over(over(kappa * (climb - xt), 1 + pt), pt)
+    by_x = jnp.where(near, over(kappa * one, 1 + pt), over(time, xt))
+    by_p = jnp.where(near, bend, over(time, pt))
+    axis = inner + u
+    radial = dot(across, lift_x * dx + lift_p * dp) + dot(axis, by_x * dx + by_p * dp)
+    return split(u, dx + climb * dp)[1] + axis * radial
 
 
-def to_origin(x, v, kappa) -> Array:
-    """Transport of v from x to the origin."""
-    near = jnp.sqrt(kappa) * safe_norm(x, keepdims=True) < 1
-    across, along = _parts(x, v, kappa)
-    unit = direction(x, safe_norm(x, keepdims=True))
-    return jnp.where(near, _to_origin_near(x, v, kappa, near), across + unit * along)
+def _d_kappa_boost(primals, _, parts):
+    """(D136), `p/2 (|x|^2/h_x + p.x/h_p)`."""
+    (p, x, kappa), (pt, xt, near, inner, a, _, across, forward, _, _) = primals, parts
+    low = jnp.where(near, pt, 1)
+    s, one = jnp.sqrt(kappa), jnp.ones_like(pt)
+    scaled = s * x
+    bulge = dot(scaled, over(scaled, xt))  # h_x - 1/h_x
+    close = x * over(low + 1 / xt, low + xt) + inner * over(bulge, low + xt)
+    close = over(dot(s * inner + scaled, close), low)
+    opposite = (forward < 0) & (xt > NEAR)
+    size, _ = polar(jnp.where(opposite, x, 0))
+    v, w = over(s * a, pt), over(size, xt)
+    sideways = dot(across, over(across, jnp.where(opposite, size - forward, 1)))
+    apart = over(one, jnp.where(opposite, pt * (v + s * w), 1))
+    gap = s * (s * w) * over(size - a, pt) * over(size + a, xt) * apart
+    plain = dot(scaled, over(x, xt)) + v * forward
+    beyond = jnp.where(opposite, gap + v * sideways, plain)
+    return (inner * (close / 2) + jnp.where(near, 0, p) * (beyond / 2)) / s
 
 
-def _to_origin_near(x, v, kappa, near):
-    close = jnp.where(near, x, jnp.zeros_like(x))
-    time = scaled_time(close, kappa)
-    return v - close * (kappa * dot(close, v) / ((1 + time) * time))  # (D29)
+boost = with_jvp(_boost_parts, _d_boost, _d_kappa_boost)
+"""The translation that takes the origin to p, applied to x."""
+
+
+def _inner(x, y, kappa):
+    moved, parts = _boost_parts(-x, y, kappa)
+    return -scaled_time(moved, kappa) / kappa, parts  # (D143)
+
+
+def _d_inner(_, __, parts, moves):
+    """(D144), by the parts of the translation that takes x to the origin."""
+    (dx, dy), (xt, yt, _, inner, _, u, across, _, _, climbed) = moves, parts
+    radial = u * climbed
+    by_x = across + over(radial, xt) + inner * over(yt, xt)
+    by_y = inner + across * over(xt, yt) + over(radial, yt)
+    return dot(by_x, dx) - dot(by_y, dy)
+
+
+def _d_kappa_inner(primals, _, parts):
+    xt, yt = parts[:2]
+    return (over(xt, yt) + over(yt, xt)) * (jnp.square(1 / primals[2]) / 2)  # (D145)
+
+
+inner = with_jvp(_inner, _d_inner, _d_kappa_inner)
+"""Minkowski product of two points."""
+
+
+def _tangent_parts(x, v, kappa):
+    """The parts of v at x, its lowered form `n = G v`, and `tilt = kappa x.v/h^2` (D137)."""
+    time, near, inner, a, u = _outward(x, kappa)
+    radial, across = split(u, v)
+    along, s, low = over(radial, time), jnp.sqrt(kappa), jnp.where(near, time, 1)
+    tilt = s * over(s * a, time) * along + over(kappa * dot(inner, v), low * low)
+    lowered = across + u * (along * over(jnp.ones_like(time), time)) - inner * tilt
+    return (time, near, inner, a, u), across, along, lowered, tilt
+
+
+def _to_origin(x, v, kappa):
+    parts = _tangent_parts(x, v, kappa)
+    (time, _, inner, _, u), across, along, _, tilt = parts
+    return across + u * along - inner * over(tilt * time, 1 + time), parts  # (D29)
+
+
+def _d_to_origin(primals, _, parts, moves):
+    """(D138)."""
+    (_, _, kappa), (dx, dv) = primals, moves
+    (time, near, inner, a, u), across, _, _, tilt = parts
+    s, one = jnp.sqrt(kappa), jnp.ones_like(time)
+    once = over(one, time)
+    fall, share = over(tilt * time, 1 + time), kappa * once * over(one, 1 + time)
+    by_v = jnp.where(near, -share, once)
+    by_across = -jnp.where(near, share, s * over(s * a, 1 + time) * once)
+    by_x = jnp.where(near, fall * share * over(1 + 2 * time, time), -tilt * once)
+    axis = inner + u
+    radial = dot(axis, by_v * dv + by_x * dx) + by_across * dot(across, dx)
+    return split(u, dv - fall * dx)[1] + axis * radial
+
+
+def _d_kappa_to_origin(primals, _, parts):
+    (x, v, _), time = primals, parts[0][0]
+    klein = over(x, time)
+    return klein * (dot(klein, over(v, time)) / -2)  # (D139)
+
+
+to_origin = with_jvp(_to_origin, _d_to_origin, _d_kappa_to_origin)
+"""Transport of v from x to the origin."""
+
+
+def _leaning(y, kappa):
+    """`y sqrt(kappa/(1 + h))`, twice a factor of the transport from the origin (D140)."""
+    time = scaled_time(y, kappa)
+    return y * (jnp.sqrt(kappa) / jnp.sqrt(1 + time)), time
+
+
+def _d_leaning(primals, out, time, moves):
+    (y, kappa), (dy,) = primals, moves
+    root = jnp.sqrt(1 + time)
+    return over(jnp.sqrt(kappa) * dy, root) - over(out, 2 * (1 + time)) * dot(
+        y * over(kappa, time), dy
+    )
+
+
+def _d_kappa_leaning(primals, out, time):
+    kappa = primals[1]
+    return out * (over(1 + time, time) / (4 * kappa))
+
+
+leaning = with_jvp(_leaning, _d_leaning, _d_kappa_leaning)
 
 
 def from_origin(y, v, kappa) -> Array:
     """Transport of v from the origin to y."""
-    size = safe_norm(y, keepdims=True)
-    # Far out y may have coordinates 1e-37 times as large as others, and their products count too.
-    large = jnp.where(jnp.sqrt(kappa) * size > 1, 2.0**60, 1.0).astype(y.dtype)
-    return v + y * (lean(size, kappa) / large) * dot(direction(y, size) * large, v)  # (D29)
+    lean = leaning(y, kappa)
+    return v + lean * dot(lean, v)  # (D140)
 
 
-def _parts(x, v, kappa):
-    """Split v at x into its part orthogonal to x and its signed radial length (D29)."""
-    size = safe_norm(x, keepdims=True)
-    unit = direction(x, size)
-    # v is shortened first: far out the derivative of its product with x would overflow.
-    return rejection(x, v), dot(unit, over_time(v, size, kappa))
+def _product_at(x, u, v, kappa):
+    return dot(to_origin(x, u, kappa), to_origin(x, v, kappa)), None
 
 
-def product_at(x, u, v, kappa) -> Array:
-    """Riemannian product at x."""
-    near = jnp.sqrt(kappa) * safe_norm(x, keepdims=True) < 1
-    close, away = jnp.where(near, x, jnp.zeros_like(x)), jnp.where(near, jnp.zeros_like(x), x)
-    times = dot(close, u) * dot(close, v) * (kappa / scaled_time(close, kappa) ** 2)
-    (a, along_a), (b, along_b) = _parts(away, u, kappa), _parts(away, v, kappa)
-    return jnp.where(near, dot(u, v) - times, dot(a, b) + along_a * along_b)  # (D30)
+def _d_product_at(primals, _, __, moves):
+    """(D141)."""
+    (x, u, v, kappa), (dx, du, dv) = primals, moves
+    *_, lowered_u, tilt_u = _tangent_parts(x, u, kappa)
+    *_, lowered_v, tilt_v = _tangent_parts(x, v, kappa)
+    return dot(lowered_u, dv - tilt_v * dx) + dot(lowered_v, du - tilt_u * dx)
+
+
+def _d_kappa_product_at(primals, _, __):
+    x, u, v, kappa = primals
+    time = scaled_time(x, kappa)
+    klein = over(x, time)
+    return -dot(klein, over(u, time)) * dot(klein, over(v, time))
+
+
+product_at = with_jvp(_product_at, _d_product_at, _d_kappa_product_at)
+"""Riemannian product at x."""
+
+
+@functools.cache
+def _length(order: int) -> Callable[..., Array]:
+    """Length of v at x as `order` derivatives see it, as in `safe_norm` (D100)."""
+
+    def evaluate(x, v, kappa):
+        length = size(to_origin(x, v, kappa))
+        return length if order < 2 else jnp.where(length == 0, tiny(length.dtype), length), None
+
+    def d_arrays(primals, length, _, moves):
+        dx, dv = moves
+        *_, lowered, tilt = _tangent_parts(*primals)
+        return dot(divide(lowered, length), dv - tilt * dx)  # (D141)
+
+    def d_kappa(primals, length, _):
+        x, v, kappa = primals
+        time = scaled_time(x, kappa)
+        along = dot(over(x, time), over(v, time))
+        return along * divide(along, -2 * length)
+
+    following = None if order == 2 else lambda: _length(order + 1)
+    return with_jvp(evaluate, d_arrays, d_kappa, following)
 
 
 def length_at(x, v, kappa) -> Array:
     """Length of v at x."""
-    near = jnp.sqrt(kappa) * safe_norm(x, keepdims=True) < 1
-    across, along = _parts(jnp.where(near, jnp.zeros_like(x), x), v, kappa)
-    far = hypot(safe_norm(across, keepdims=True), along)
-    return jnp.where(near, safe_norm(_to_origin_near(x, v, kappa, near), keepdims=True), far)
+    return _length(0)(x, v, kappa)
 
 
 def exponential_at_origin(v, kappa) -> Array:
     """`sinhc(s|v|) v`."""
-    return sinhc(jnp.sqrt(kappa) * safe_norm(v, keepdims=True)) * v
+    scaled = jnp.sqrt(kappa) * v
+    return grown(dot(scaled, scaled), 1)[1] * v
 
 
-def _d_kappa_exponential(x, v, kappa):
-    """(D32), of `cosh(s L) x + sinhc(s L) v` for v of length L; `square` is that of (s L)^2."""
-    across, along = _parts(x, v, kappa)
-    scaled = jnp.sqrt(kappa) * length_at(x, v, kappa)
-    square = dot(across, across) + over_time(along, safe_norm(x, keepdims=True), kappa) ** 2
-    return square / 2 * (sinhc(scaled) * x + sinhc_slope(scaled) * v)
+def _exponential_parts(x, v, kappa):
+    """exp at x of v, and what its derivatives need."""
+    s = jnp.sqrt(kappa)
+    frame, across, along, lowered, tilt = _tangent_parts(x, v, kappa)
+    time, _, inner, a, u = frame
+    scaled = s * across
+    wide = dot(scaled, scaled)
+    square = wide + jnp.square(s * along) - kappa * (tilt * dot(inner, v))  # of s times the length
+    cosh, sinhc, slope = grown(square, 1)
+    # (D31), (D133) of the parts at the origin
+    forward = s * (sinhc * along)
+    ahead = along >= 0
+    larger = cosh + jnp.where(ahead, forward, -forward)
+    smaller = over(jnp.ones_like(cosh), larger) + sinhc * over(sinhc, larger) * wide
+    climb = a * jnp.where(ahead, larger, smaller) + over(sinhc * along, s * a + time)
+    out = sinhc * across + inner * cosh + u * climb
+    return out, (frame, (across, along, lowered, tilt), (wide, cosh, sinhc, slope))
 
 
-def _exponential(x, v, kappa):
-    """exp at x of v."""
-    s, a = jnp.sqrt(kappa), safe_norm(x, keepdims=True)
-    near = s * a < 1
-    close, short = (jnp.where(near, z, jnp.zeros_like(z)) for z in (x, v))
-    start = exponential_at_origin(_to_origin_near(close, short, kappa, near), kappa)
-    through = _boost(close, start, kappa)
-    # The same by parts (D31). With the vector at the origin formed, its direction would be rounded.
-    away = jnp.where(near, jnp.zeros_like(x), x)
-    across, along = _parts(away, v, kappa)
-    length = hypot(safe_norm(across, keepdims=True), along)
-    grown = sinhc(s * length)
-    across, along = grown * across, s * (grown * along)
-    time = hypot(s * (grown * length), jnp.ones_like(a))
-    floor = hypot(s * safe_norm(across, keepdims=True), jnp.ones_like(a))
-    plus, minus = _light_cone(along, floor, time)
-    size = safe_norm(away, keepdims=True)
-    u, stretch = direction(away, size), s * size + scaled_time(away, kappa)
-    moved = (away + u * rise(size, kappa)) * ((plus + divide(minus, stretch)) / 2) + u * (along / s)
-    far = u * ((stretch * plus - divide(minus, stretch)) / (2 * s))
-    out = across + jnp.where(jnp.abs(along) < 1, moved, far)
-    return jnp.where(near, through, out)
+def _d_exponential(primals, out, parts, moves):
+    """(D142)."""
+    (_, _, kappa), (dx, dv) = primals, moves
+    (time, _, inner, a, u), (across, along, lowered, tilt), (wide, cosh, sinhc, slope) = parts
+    reach = scaled_time(out, kappa)
+    free = dv - tilt * dx
+    stretched = kappa * dot(lowered, free)
+    share, far = over(sinhc, cosh), over(reach, cosh)
+    outward = stretched * slope * (share * a * wide + far * along)
+    s = jnp.sqrt(kappa)
+    sideways = s * a * sinhc * share * dot(s * across, free)
+    ahead = dot(u, over(far * sinhc, time) * free + over(reach, time) * dx)
+    bent = across * (stretched * slope) + inner * (stretched * sinhc)
+    return split(u, cosh * dx + sinhc * dv)[1] + bent + u * (outward + sideways + ahead)
 
 
-exponential = with_kappa_jvp(_exponential, _d_kappa_exponential)
+def _d_kappa_exponential(primals, _, parts):
+    """(D32), of `cosh(s L) x + sinhc(s L) v` for v of length L."""
+    (x, v, _), ((time, _, inner, _, _), (across, along, _, tilt), powers) = primals, parts
+    _, _, sinhc, slope = powers
+    rate = dot(across, across) + jnp.square(along * over(jnp.ones_like(time), time))
+    rate = rate - tilt * dot(inner, v) * (1 + 1 / time / time)
+    return rate / 2 * (sinhc * x + slope * v)
+
+
+exponential = with_jvp(_exponential_parts, _d_exponential, _d_kappa_exponential)

@@ -18,7 +18,8 @@ from lorentz_jax._src.arguments import (
     concrete,
     operation,
 )
-from lorentz_jax._src.charts import drop, scaled_time
+from lorentz_jax._src.charts import drop
+from lorentz_jax._src.smooth import scaled_time
 
 
 def checked(kappa: Any, **vectors: Any) -> tuple[Array, ...]:
