@@ -81,7 +81,7 @@ def _frame(x, weights, kappa):
     _, unit = polar(anchor)
     across, along = _part_across(x, anchor, unit), s * dot(unit, x)
     ahead = along >= 0
-    larger = time + jnp.where(ahead, along, -along)  # where it is 0 `abs` has no derivative
+    larger = time + jnp.where(ahead, along, -along)
     inverse = over(jnp.ones_like(larger), larger)
     smaller = inverse + kappa * dot(across, across * inverse)
     plus, minus = jnp.where(ahead, larger, smaller), jnp.where(ahead, smaller, larger)  # (D53)

@@ -89,13 +89,14 @@ NEAR = 1.5
 """Points of a smaller scaled time are treated without the direction that the origin has not."""
 
 
-def coarse_scale(x: Array, least: float | Array = 0.0) -> Array:
+def coarse_scale(x: Array, least: Array | None = None) -> Array:
     """A power of two t, 1 for all ordinary numbers, for which no square of `x t` overflows.
 
     Nor does one underflow beside the largest of them or `least`. `(..., 1)` for `(..., D)`.
     """
-    x, least = jax.lax.stop_gradient((x, least))
-    largest = jnp.maximum(jnp.max(jnp.abs(x), axis=-1, keepdims=True), least)
+    largest = jnp.max(jnp.abs(jax.lax.stop_gradient(x)), axis=-1, keepdims=True)
+    if least is not None:
+        largest = jnp.maximum(largest, jax.lax.stop_gradient(least))
     digits = jnp.finfo(x.dtype).maxexp // 4
     edge, small = 2.0**digits, 2.0 ** (-5 * digits // 2)
     ordinary = jnp.ones_like(largest)
@@ -103,13 +104,14 @@ def coarse_scale(x: Array, least: float | Array = 0.0) -> Array:
     return jnp.where(largest > edge, small, scale)
 
 
-def square_and_scale(x: Array, least: float | Array = 0.0) -> tuple[Array, Array]:
+def square_and_scale(x: Array, least: Array | None = None) -> tuple[Array, Array]:
     """`t^2 (|x|^2 + least^2)` and the t of `coarse_scale`."""
     scale = coarse_scale(x, least)
     # The maximum changes nothing. Without it XLA forms `x x (t t)` where t is a constant, and those
     # overflow.
-    scaled, more = (jnp.maximum(jnp.abs(a) * scale, 0) for a in (x, least))
-    return dot(scaled, scaled) + more * more, scale
+    scaled = jnp.maximum(jnp.abs(x) * scale, 0)
+    square = dot(scaled, scaled)
+    return square if least is None else square + jnp.square(jnp.maximum(least * scale, 0)), scale
 
 
 def size(x: Array) -> Array:

@@ -49,7 +49,7 @@ def _boost_parts(p, x, kappa):
     forward = along - jnp.where(returns, a, 0)  # u.x
     # A boost multiplies the light-cone coordinates h_x +- s u.x by e^(+-rho) (D23).
     ahead = forward >= 0
-    larger = xt + s * jnp.where(ahead, forward, -forward)  # where it is 0 `abs` has no derivative
+    larger = xt + s * jnp.where(ahead, forward, -forward)
     bulge = kappa * dot(across, over(across, larger))
     plus = jnp.where(ahead, larger, over(jnp.ones_like(larger), larger) + bulge)
     moved = a * plus + over(forward, stretch)  # (D133)
