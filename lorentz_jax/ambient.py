@@ -93,7 +93,7 @@ def squared_dist(x: ArrayLike, y: ArrayLike, kappa: ArrayLike) -> Array:
         Squares of distances `(...)`.
 
     >>> print(f"{ambient.squared_dist(x, y, 1.0):.4f}")
-    1.0329
+    1.0330
     """
     x, y, at = checked(kappa, x=x, y=y)
     return geometry.squared_dist(drop_point("x", x, at), drop_point("y", y, at), kappa)

@@ -67,7 +67,7 @@ def dist(x: ArrayLike, y: ArrayLike, kappa: ArrayLike) -> Array:
     >>> print(f"{geometry.dist(jnp.zeros(2), jnp.array([0.75, 0.0]), 1.0):.4f}")
     0.6931
     """
-    p = pairs.half_chord(x, y, kappa)
+    p = pairs.half_chord(*map(jnp.asarray, (x, y, kappa)))
     return (2 * arc(p, kappa))[..., 0]
 
 
