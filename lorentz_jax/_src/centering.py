@@ -336,8 +336,9 @@ def _pull_back_conv(strides, pads, residuals, g):
 
 def _conv_center_jvp(strides, pads, primals, tangents):
     (out, mu), kept = _keep_conv(*primals, strides, pads)
-    maps = [functools.partial(f, strides, pads) for f in (_push_conv, _pull_back_conv)]
-    return (out, mu), (linear_map(*maps, kept, tangents, out), jnp.zeros_like(mu))
+    push = functools.partial(_push_conv, strides, pads)
+    pull = functools.partial(_pull_back_conv, strides, pads)
+    return (out, mu), (linear_map(push, pull, kept, tangents, out), jnp.zeros_like(mu))
 
 
 conv_center.defjvp(_conv_center_jvp, symbolic_zeros=True)

@@ -283,8 +283,8 @@ def _pull(strides, pads, kept: _Residuals, cotangent):
 
 def _conv_center_jvp(strides, pads, primals, tangents):
     (out, mu), kept = _forward(*primals, strides, pads)
-    maps = [functools.partial(f, strides, pads) for f in (_push, _pull)]
-    return (out, mu), (linear_map(*maps, kept, tangents, out), jnp.zeros_like(mu))
+    push, pull = functools.partial(_push, strides, pads), functools.partial(_pull, strides, pads)
+    return (out, mu), (linear_map(push, pull, kept, tangents, out), jnp.zeros_like(mu))
 
 
 conv_center.defjvp(_conv_center_jvp, symbolic_zeros=True)
