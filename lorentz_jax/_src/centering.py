@@ -335,7 +335,7 @@ def _pull_back_conv(strides, pads, residuals, g):
 
 
 def _conv_center_jvp(strides, pads, primals, tangents):
-    (out, mu), kept = _keep_conv(*primals, strides, pads)
+    (out, mu), kept = _keep_conv(*primals, strides=strides, pads=pads)
     push = functools.partial(_push_conv, strides, pads)
     pull = functools.partial(_pull_back_conv, strides, pads)
     return (out, mu), (linear_map(push, pull, kept, tangents, out), jnp.zeros_like(mu))

@@ -282,7 +282,7 @@ def _pull(strides, pads, kept: _Residuals, cotangent):
 
 
 def _conv_center_jvp(strides, pads, primals, tangents):
-    (out, mu), kept = _forward(*primals, strides, pads)
+    (out, mu), kept = _forward(*primals, strides=strides, pads=pads)
     push, pull = functools.partial(_push, strides, pads), functools.partial(_pull, strides, pads)
     return (out, mu), (linear_map(push, pull, kept, tangents, out), jnp.zeros_like(mu))
 
