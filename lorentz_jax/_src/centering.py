@@ -335,9 +335,10 @@ def _pull_back_conv(window, residuals, g):
 
 
 def _conv_center_jvp(window, primals, tangents):
-    (out, mu), kept = _keep_conv(*primals, window)
-    maps = [functools.partial(f, window) for f in (_push_conv, _pull_back_conv)]
-    return (out, mu), (linear_map(*maps, kept, tangents, out), jnp.zeros_like(mu))
+    (out, mu), kept = _keep_conv(*primals, window=window)
+    push = functools.partial(_push_conv, window)
+    pull = functools.partial(_pull_back_conv, window)
+    return (out, mu), (linear_map(push, pull, kept, tangents, out), jnp.zeros_like(mu))
 
 
 conv_center.defjvp(_conv_center_jvp, symbolic_zeros=True)

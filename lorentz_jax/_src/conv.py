@@ -340,9 +340,9 @@ def _pull(window, kept: _Residuals, cotangent):
 
 
 def _conv_center_jvp(window, primals, tangents):
-    (out, mu), kept = _forward(*primals, window)
-    maps = [functools.partial(f, window) for f in (_push, _pull)]
-    return (out, mu), (linear_map(*maps, kept, tangents, out), jnp.zeros_like(mu))
+    (out, mu), kept = _forward(*primals, window=window)
+    push, pull = functools.partial(_push, window), functools.partial(_pull, window)
+    return (out, mu), (linear_map(push, pull, kept, tangents, out), jnp.zeros_like(mu))
 
 
 conv_center.defjvp(_conv_center_jvp, symbolic_zeros=True)

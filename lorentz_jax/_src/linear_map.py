@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.core
 import jax.numpy as jnp
 from jax import Array
 from jax.custom_derivatives import SymbolicZero
@@ -18,7 +19,8 @@ from jax.interpreters import ad, batching, mlir
 
 from lorentz_jax._src.arguments import concrete
 
-_kind = jax.typeof if hasattr(jax, "typeof") else jax.core.get_aval  # the older name
+_core: Any = jax.core
+_kind = jax.typeof if hasattr(jax, "typeof") else _core.get_aval  # the older name
 
 # `ahead` and `back` map (list of what is kept, list of linear arguments) to a list of results, and
 # are each other's transposes. `into` has the types of the results of `ahead`.

@@ -130,7 +130,8 @@ def precise(x: Array, y: Array) -> Array:
     A sum over what explicit axes of a mesh share out goes to every device.
     """
     options: Any = {"precision": lax.Precision.HIGHEST}
-    if spec(x) and spec(x)[-1] is not None:
+    lies = spec(x)
+    if lies and lies[-1] is not None:
         options["out_sharding"] = jax.sharding.PartitionSpec()
     return jnp.matmul(x, y, **options)
 
