@@ -29,7 +29,8 @@ def _log_sinhc_series(terms: int) -> list[float]:
     f = [Fraction(1, math.factorial(2 * n + 1)) for n in range(terms + 1)]
     g = [Fraction(0)]
     for n in range(1, terms + 1):
-        g.append(f[n] - sum(k * g[k] * f[n - k] for k in range(1, n)) / n)
+        known = sum((k * g[k] * f[n - k] for k in range(1, n)), Fraction(0))
+        g.append(f[n] - known / n)
     return [float(c) for c in g[1:]]
 
 

@@ -12,7 +12,8 @@ from jax.typing import ArrayLike
 
 from lorentz_jax import geometry
 from lorentz_jax._src.arguments import as_array, check_shapes, compute_dtype, concrete, operation
-from lorentz_jax._src.scalars import direction, safe_norm, split
+from lorentz_jax._src.scalars import direction, safe_norm
+from lorentz_jax._src.smooth import split
 from lorentz_jax._src.translations import boost
 
 __all__ = ["contrastive", "entailment", "exterior_angle", "half_aperture"]

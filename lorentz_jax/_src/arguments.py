@@ -215,8 +215,9 @@ def operation(function: Callable[Parameters, Array]) -> Callable[Parameters, Arr
             raise ValueError(f"batch shapes do not broadcast: {shapes}") from None
         dtype = jnp.result_type(*arrays)
         inner = compute_dtype(dtype)
-        kappa = as_kappa(bound["kappa"], inner, batch)
-        out = compiled(*(x.astype(inner) for x in arrays), along_batch(kappa))
+        kappa = along_batch(as_kappa(bound["kappa"], inner, batch))
+        most = max(arrays, key=jnp.ndim)
+        out = compiled(*(row(x, most).astype(inner) for x in arrays), row(kappa, most))
         return out.astype(dtype)
 
     return public

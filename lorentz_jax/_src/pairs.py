@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from lorentz_jax._src.arguments import row
 from lorentz_jax._src.radial import arc
 from lorentz_jax._src.scalars import (
     asinhc,
@@ -27,11 +28,7 @@ from lorentz_jax._src.scalars import (
     safe_norm,
     seen,
 )
-
-
-def dot(x: Array, y: Array) -> Array:
-    """Euclidean product with the coordinate axis kept at length 1."""
-    return jnp.sum(x * y, axis=-1, keepdims=True)
+from lorentz_jax._src.smooth import dot
 
 
 def directions(x, y):
@@ -133,7 +130,7 @@ def _across_slope(x, y, across, dx, dy):
 def _ordered(x: Array, y: Array) -> tuple[Array, Array]:
     """Both points in an order that does not depend on which comes first."""
     weights = jnp.asarray(np.sin(np.arange(1, x.shape[-1] + 1)), x.dtype)
-    kept = jax.lax.stop_gradient(dot(weights, x - y)) >= 0
+    kept = jax.lax.stop_gradient(dot(row(weights, x), x - y)) >= 0
     return jnp.where(kept, x, y), jnp.where(kept, y, x)
 
 

@@ -15,11 +15,9 @@ of all modules of `_src`:
 | `radial` or `along`, `across` | part of a vector along a direction, and the rest of it |
 | `arc`, `arc_along` | `r` of a size; the vector of length r along x |
 | `arc_over`, `size_sinh` | `l asinh(z/l)` for a length l, and its inverse `l sinh(z/l)` |
-| `over_time` | `v/h`: length at x of a radial tangent vector with space part v |
 | `asinhc_pull` | `x asinhc'(x)`: how fast asinhc falls, in proportion |
 | `tanh_gap` | `tanh x - x` |
 | `plane_arc` | distance from a plane, of the product of point and normal |
-| `rejection` | `across` of v with respect to x |
 """
 
 import functools
@@ -38,8 +36,8 @@ from lorentz_jax._src.scalars import (
     hypot,
     safe_norm,
     sinhc_slope,
-    split,
 )
+from lorentz_jax._src.smooth import split
 
 
 @jax.custom_jvp
@@ -77,25 +75,6 @@ def _arc_along_jvp(primals, tangents):
     along = unit * (radial * jnp.where(near, pull, 1 / hypot(scaled, jnp.ones_like(scaled))))
     across = asinhc(scaled) * jnp.where(near, dx, across)
     return arc_along(x, kappa), across + along + x * (pull / (2 * kappa)) * dkappa  # (D8)
-
-
-@jax.custom_jvp
-def over_time(v: Array, x: Array, kappa: Array) -> Array:
-    """`v / h`, the length of a radial tangent vector v at the size x.
-
-    Far out its derivatives are products of moderate numbers; those of autodiff overflow.
-    """
-    return v / hypot(jnp.sqrt(kappa) * x, jnp.ones_like(x))
-
-
-@over_time.defjvp
-def _over_time_jvp(primals, tangents):
-    (v, x, kappa), (dv, dx, dkappa) = primals, tangents
-    s, out = jnp.sqrt(kappa), over_time(v, x, kappa)
-    h = hypot(s * x, jnp.ones_like(x))
-    share = x / h
-    # (D11)
-    return out, dv / h - out * (s * share) * (s / h) * dx - (out * share * share / 2) * dkappa
 
 
 @jax.custom_jvp
@@ -200,20 +179,3 @@ def _known_arc_jvp(outside, primals, tangents):
 
 
 _known_arc.defjvp(_known_arc_jvp, symbolic_zeros=True)
-
-
-@jax.custom_jvp
-def rejection(x: Array, v: Array) -> Array:
-    """The part of v orthogonal to x, `v - x (x.v)/|x|^2`; v at x = 0."""
-    return split(direction(x, safe_norm(x, keepdims=True)), v)[1]
-
-
-@rejection.defjvp
-def _rejection_jvp(primals, tangents):
-    # (D18). Autodiff would multiply the direction's derivative by v before it divides by |x|.
-    (x, v), (dx, dv) = primals, tangents
-    size = safe_norm(x, keepdims=True)
-    unit = direction(x, size)
-    along, turned = jnp.sum(unit * v, axis=-1, keepdims=True), split(unit, dx)[1]
-    across = unit * jnp.sum(turned * divide(v, size), axis=-1, keepdims=True)
-    return rejection(x, v), split(unit, dv)[1] - turned * divide(along, size) - across

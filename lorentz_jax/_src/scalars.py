@@ -45,25 +45,6 @@ def _direction_jvp(primals, tangents):
     return out, divide(dx - out * dsize, size)  # (D1)
 
 
-def with_kappa_jvp(
-    value: Callable[..., Array], d_kappa: Callable[..., Array]
-) -> Callable[..., Array]:
-    """`value(*arrays, kappa)` with `d_kappa(*arrays, kappa)` as its derivative in kappa.
-
-    Autodiff handles the arrays. For functions whose terms cancel in kappa.
-    """
-    function = jax.custom_jvp(value)
-
-    @function.defjvp
-    def _(primals, tangents):
-        *arrays, kappa = primals
-        *moves, dkappa = tangents
-        out, tangent = jax.jvp(lambda *a: value(*a, kappa), tuple(arrays), tuple(moves))
-        return out, tangent + d_kappa(*primals) * dkappa
-
-    return function
-
-
 def _power(largest: Array) -> Array:
     """A power of two within a factor two of a size, except for the largest and least ones."""
     # The bits of the exponent alone; `frexp` and `ldexp` are twenty operations each.
@@ -291,14 +272,6 @@ def asinhc_pull(x: Array) -> Array:
     return _near_or_far(
         x, 0.5, lambda x: x * x * even_series(_ASINHC_SLOPE, x, 0.5), _asinhc_pull_far
     )
-
-
-def split(unit: Array, v: Array) -> tuple[Array, Array]:
-    """`(unit.v, v - unit (unit.v))`, the second orthogonal to a unit vector to its own last bit."""
-    along = jnp.sum(unit * v, axis=-1, keepdims=True)
-    across = v - unit * along
-    # Once more: the rounding error of the first time is of the size of v.
-    return along, across - unit * jnp.sum(unit * across, axis=-1, keepdims=True)
 
 
 def asinh_scaled(x: Array, factor: Array, exponent: Array, unit: float | Array = 1.0) -> Array:

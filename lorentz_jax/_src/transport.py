@@ -11,8 +11,9 @@ import jax.numpy as jnp
 from jax import Array
 from jax.custom_derivatives import SymbolicZero
 
-from lorentz_jax._src.pairs import Chord, chord, chord_gap, dot
-from lorentz_jax._src.scalars import direction, divide, hypot, safe_norm, split
+from lorentz_jax._src.pairs import Chord, chord, chord_gap
+from lorentz_jax._src.scalars import direction, divide, hypot, safe_norm
+from lorentz_jax._src.smooth import dot, split
 
 
 class _Parts(NamedTuple):
@@ -124,7 +125,7 @@ def transported(x: Array, y: Array, v: Array, kappa: Array) -> Array:
 def _transported_jvp(primals, tangents):
     # All at once, so that nothing is computed twice; in kappa autodiff would cancel.
     (x, y, v, kappa), (dx, dy, dv, dkappa) = primals, tangents
-    c, dc = jax.jvp(lambda x, y: chord(x, y, kappa, 1), (x, y), (dx, dy))
+    c, dc = jax.jvp(lambda x, y: chord(x, y, kappa, order=1), (x, y), (dx, dy))
     parts, dparts = jax.jvp(lambda *t: _parts(*t, kappa, c), (x, y, v), (dx, dy, dv))
     arguments, moves = (parts, c, y), (dparts, dc, dy)
     out, tangent = jax.jvp(lambda *t: _whole(*t, kappa), arguments, moves)

@@ -64,7 +64,7 @@ class LorentzConvTranspose(HyperplaneLayer):
     ):  # fmt: skip
         size = window_shape(kernel_size, (1, 2, 3))
         self.strides = per_axis("strides", strides, len(size))
-        self.padding = padding if isinstance(padding, str) else tuple(map(tuple, padding))
+        self.padding = padding if isinstance(padding, str) else tuple((a, b) for a, b in padding)
         shape = (*size, in_features, out_features)
         values = initializers.affine(rngs.params(), shape, init, weight_norm, param_dtype)
         if init == "fast" and weight_norm:
