@@ -124,7 +124,8 @@ def aggregate(
     Row j is the centroid of the points with the weights `weights[j]`: `M/(s sqrt(-M o M))` of
     `M = sum_i w_ji X_i`. The sums are formed about a centre (D174), so a tight cluster keeps its
     digits wherever it is. The relative error is a few `eps cosh(s r)^2`, r being the distance of
-    the points of a row from the centre; `geometry.centroid` is exact, and far more expensive.
+    the points of a row from the centre, so float32 has no digit left from `s r = 8` on, where
+    derivatives may overflow; `geometry.centroid` is exact, and far more expensive.
 
     Args:
         x: Points `(..., N, D)`.
