@@ -111,9 +111,9 @@ def squared_dist(x: ArrayLike, y: ArrayLike, kappa: ArrayLike) -> Array:
 
 @operation
 def inner(x: ArrayLike, y: ArrayLike, kappa: ArrayLike) -> Array:
-    """Form the Minkowski product of two points, `-x_t y_t + x.y`, without cancellation.
+    """Form the Minkowski product of two points, `-x_t y_t + x.y = -1/kappa - 2 p^2` (D35).
 
-    It is `-1/kappa` times the scaled time of `translate(-x, y)` (D143). At y = x its gradient is 0.
+    At y = x its gradient is 0.
 
     Args:
         x, y: Points `(..., D)`.
@@ -125,7 +125,8 @@ def inner(x: ArrayLike, y: ArrayLike, kappa: ArrayLike) -> Array:
     >>> print(f"{geometry.inner(jnp.zeros(2), jnp.array([0.75, 0.0]), 1.0):.4f}")
     -1.2500
     """
-    return translations.inner(x, y, kappa)[..., 0]
+    p = pairs.half_chord(*map(jnp.asarray, (x, y, kappa)))
+    return -(1 / jnp.asarray(kappa) + 2 * p * p)[..., 0]
 
 
 @operation

@@ -1,6 +1,6 @@
 """Weighted Lorentz centroids as products: dense or sparse weights, and segments.
 
-`functional` re-exports the public functions. `(D174)` and so on are equations of
+`functional` re-exports the public functions. `(D175)` and so on are equations of
 `docs/derivations.md`.
 """
 
@@ -122,9 +122,10 @@ def aggregate(
     """Compute weighted Lorentz centroids of one set of points, all of them by one product.
 
     Row j is the centroid of the points with the weights `weights[j]`: `M/(s sqrt(-M o M))` of
-    `M = sum_i w_ji X_i`. The sums are formed about a centre (D174), so a tight cluster keeps its
+    `M = sum_i w_ji X_i`. The sums are formed about a centre (D170), so a tight cluster keeps its
     digits wherever it is. The relative error is a few `eps cosh(s r)^2`, r being the distance of
-    the points of a row from the centre; `geometry.centroid` is exact, and far more expensive.
+    the points of a row from the centre, so float32 has no digit left from `s r = 8` on, where
+    derivatives may overflow; `geometry.centroid` is exact, and far more expensive.
 
     Args:
         x: Points `(..., N, D)`.

@@ -2,7 +2,7 @@
 
 Formulas over space parts `(..., D)` and a kappa that broadcasts against them, for `geometry`;
 results keep the coordinate axis. Symbols as in `radial`, and `rho_+-` for `(rho_x +- rho_y)/2`,
-half the sum and difference of the scaled distances. `(D33)` and so on are equations of
+half the sum and difference of the scaled distances. `(D35)` and so on are equations of
 `docs/derivations.md`.
 """
 
@@ -19,32 +19,14 @@ from lorentz_jax._src.radial import arc
 from lorentz_jax._src.scalars import (
     asinhc,
     asinhc_pull,
-    binary_scale,
     direction,
     divide,
     hypot,
     less_multiple,
-    product_difference,
     safe_norm,
     seen,
 )
 from lorentz_jax._src.smooth import dot
-
-
-def directions(x, y):
-    """Sizes and directions of two points, and the differences of both without cancellation."""
-    a, b = safe_norm(x, keepdims=True), safe_norm(y, keepdims=True)
-    ux, uy = direction(x, a), direction(y, b)
-    gap = dot(x - y, divide(x + y, a + b))  # |x| - |y|, from the exact x - y (D33)
-    # u_x - u_y (D34): at distance r its error is worth a distance e^rho times larger. Of
-    # |y| x - |x| y, rounding |x| and |y| spoils only the part along u_x + u_y, which is 0.
-    # The power of two keeps the lower digits of coordinates 1e-37 times as large as others.
-    m, n, large = binary_scale(x), binary_scale(y), 2.0**60
-    cross = product_difference(b / n, x / m * large, a / m, y / n * large) / large
-    middle = ux + uy
-    cross = cross - middle * divide(dot(middle, cross), dot(middle, middle))
-    turn = jnp.where(dot(ux, uy) > 0, divide(cross, (a / m) * (b / n)), ux - uy)
-    return a, b, ux, uy, gap, turn
 
 
 class Chord(NamedTuple):

@@ -106,29 +106,6 @@ boost = with_jvp(_boost_parts, _d_boost, _d_kappa_boost)
 """The translation that takes the origin to p, applied to x."""
 
 
-def _inner(x, y, kappa):
-    moved, parts = _boost_parts(-x, y, kappa)
-    return -scaled_time(moved, kappa) / kappa, parts  # (D143)
-
-
-def _d_inner(_, __, parts, moves):
-    """(D144), by the parts of the translation that takes x to the origin."""
-    (dx, dy), (xt, yt, _, inner, _, u, across, _, _, climbed) = moves, parts
-    radial = u * climbed
-    by_x = across + over(radial, xt) + inner * over(yt, xt)
-    by_y = inner + across * over(xt, yt) + over(radial, yt)
-    return dot(by_x, dx) - dot(by_y, dy)
-
-
-def _d_kappa_inner(primals, _, parts):
-    xt, yt = parts[:2]
-    return (over(xt, yt) + over(yt, xt)) * (jnp.square(1 / primals[2]) / 2)  # (D145)
-
-
-inner = with_jvp(_inner, _d_inner, _d_kappa_inner)
-"""Minkowski product of two points."""
-
-
 def _tangent_parts(x, v, kappa):
     """The parts of v at x, its lowered form `n = G v`, and `tilt = kappa x.v/h^2` (D137)."""
     time, near, inner, a, u = _outward(x, kappa)
