@@ -128,5 +128,5 @@ def _transported_jvp(primals, tangents):
     c, dc = jax.jvp(lambda x, y: chord(x, y, kappa, order=1), (x, y), (dx, dy))
     parts, dparts = jax.jvp(lambda x, y, v: _parts(x, y, v, kappa, c), (x, y, v), (dx, dy, dv))
     arguments, moves = (parts, c, y), (dparts, dc, dy)
-    out, tangent = jax.jvp(lambda *t: _whole(*t, kappa), arguments, moves)
+    out, tangent = jax.jvp(lambda p, c, y: _whole(p, c, y, kappa), arguments, moves)
     return out, tangent + _by_kappa(parts, c, x, y, kappa) * dkappa
