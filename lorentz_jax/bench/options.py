@@ -61,7 +61,7 @@ class Files:
 
 _SIZES = {"widths", "width", "batch", "batches", "sizes", "stages", "images", "cap", "samples"}
 _SIZES |= {"nodes", "features", "pairs", "sequences"}
-_NAMES = {"models", "methods", "dtypes", "distances"}
+_NAMES = {"models", "methods", "dtypes", "distances", "cases"}
 
 
 def check_option(name: str, value: Any) -> None:

@@ -15,6 +15,7 @@ from lorentz_jax.bench import (
     many,
     networks,
     options,
+    spatial,
     timing,
 )
 from lorentz_jax.bench.numerics import measure
@@ -131,6 +132,9 @@ NOTHING_IS_MEASURED = [
     ("conv --sizes 16 0", "--sizes must be at least 1, got 0"),
     ("conv --kappa inf", "--kappa must be a positive number of float32, got inf"),
     ("conv --peers", "--peers needs the package hyperbolix"),
+    ("spatial --cases nope", "nope"),
+    ("spatial --cases", "--cases needs at least one value"),
+    ("spatial --kappa 0", "--kappa must be a positive number"),
     ("many --nodes 0", "--nodes must be at least 1, got 0"),
     ("many --pairs 4 0", "--pairs must be at least 1, got 0"),
     ("many --sequences 1 4 6", "4 heads must divide the last"),
@@ -178,8 +182,8 @@ NOTHING_IS_MEASURED = [
 def test_a_wrong_option_ends_before_measuring(line, message, capsys, monkeypatch):
     for module, name in [
         (timing, "interleave"), (timing, "compile_arm"), (layers, "compile_arm"),
-        (networks, "compile_arm"), (many, "compile_arm"), (convergence_report, "fit"),
-        (learning_report, "Trainer"), (measure, "rows"),
+        (networks, "compile_arm"), (many, "compile_arm"), (spatial, "compile_arm"),
+        (convergence_report, "fit"), (learning_report, "Trainer"), (measure, "rows"),
     ]:  # fmt: skip
         monkeypatch.setattr(module, name, pytest.fail)
     monkeypatch.setitem(sys.modules, "hyperbolix.manifolds", None)
@@ -192,7 +196,9 @@ def test_a_wrong_option_ends_before_measuring(line, message, capsys, monkeypatch
 COMMANDS = (
     "layers",
     "conv",
+    "spatial",
     "many",
+    "cost",
     "resnet",
     "inference",
     "data",
