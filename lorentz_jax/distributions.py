@@ -194,7 +194,7 @@ class WrappedNormal:
         """
         x = as_array("x", x)
         dtype = compute_dtype(jnp.result_type(x, self.mean))
-        point, mean = jnp.broadcast_arrays(x.astype(dtype), self.mean.astype(dtype))
+        point, mean = x.astype(dtype), self.mean.astype(dtype)
         u = geometry.log0(geometry.translate(-mean, point, self.kappa), self.kappa)
         return self._log_prob(u / row(self.scale, u).astype(dtype), u).astype(x.dtype)
 
@@ -205,8 +205,7 @@ class WrappedNormal:
 
     def _point(self, z: Array) -> Array:
         v = geometry.exp0(row(self.scale, z).astype(z.dtype) * z, self.kappa)
-        mean = row(self.mean, z).astype(z.dtype)
-        return geometry.translate(mean, v, self.kappa).astype(self.dtype)
+        return geometry.translate(self.mean.astype(z.dtype), v, self.kappa).astype(self.dtype)
 
     def _log_prob(self, z: Array, u: Array) -> Array:
         dim, dtype = u.shape[-1], z.dtype
