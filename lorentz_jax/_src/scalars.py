@@ -45,8 +45,8 @@ def _direction_jvp(primals, tangents):
     return out, divide(dx - out * dsize, size)  # (D1)
 
 
-def _power(largest: Array) -> Array:
-    """A power of two within a factor two of a size, except for the largest and least ones."""
+def _power(largest: Array, margin: float = 1.0) -> Array:
+    """A power of two within a factor two of a size, and from `tiny margin` to its inverse."""
     # The bits of the exponent alone; `frexp` and `ldexp` are twenty operations each.
     info = jnp.finfo(largest.dtype)
     integer = jnp.dtype(f"int{info.bits}")
@@ -54,7 +54,8 @@ def _power(largest: Array) -> Array:
     bits = jax.lax.bitcast_convert_type(largest, integer) & mask
     # Its inverse must not underflow either: a division is a product with it, once compiled.
     power = jax.lax.bitcast_convert_type(bits, largest.dtype)
-    return jnp.minimum(jnp.maximum(power, float(info.tiny)), 1 / float(info.tiny))
+    least = float(info.tiny) * margin
+    return jnp.minimum(jnp.maximum(power, least), 1 / least)
 
 
 def binary_scale(x: Array, axis: int | tuple[int, ...] = -1) -> Array:
@@ -81,7 +82,8 @@ def seen(length: Array, order: int) -> Array:
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2))
 def _norm(x: Array, axis: int | tuple[int, ...], order: int) -> Array:
-    scale = _power(jnp.max(jnp.abs(x), axis=axis, keepdims=True, initial=0))
+    # With a margin: XLA makes `x / (c scale)` of `x / c / scale`, and 0/0 where that underflows.
+    scale = _power(jnp.max(jnp.abs(x), axis=axis, keepdims=True, initial=0), 2.0**24)
     # Not a product with its inverse, whose square XLA would form where x is a constant.
     norm = scale * jnp.sqrt(jnp.sum((x / scale) ** 2, axis=axis, keepdims=True))
     return seen(norm, order)

@@ -188,3 +188,13 @@ def test_theta_limit(x64):
         assert scalars.theta_limit(dtype) == limit
         assert float(np.sinh(np.float64(limit))) * 1e3 < np.finfo(dtype).max
         assert mp.sinh(limit + 3) * 1e3 > np.finfo(dtype).max
+
+
+@pytest.mark.parametrize("number", [0.2, 1e-3, 3.0, 1e6])
+def test_the_norm_of_a_multiple_of_zero_has_a_gradient(number):
+    # Compiled, x / number / scale becomes x / (number scale), which must not be 0 / 0.
+    x = jnp.asarray([[0.0, 0.0], [0.6, -0.8], [1e-37, 0.0]], jnp.float32)
+    for change in (lambda x: x / number, lambda x: x * number):
+        gradient = jax.jit(jax.grad(lambda x, f=change: jnp.sum(scalars.safe_norm(f(x)))))(x)
+        assert np.isfinite(gradient).all()
+        np.testing.assert_array_equal(gradient[0], 0)
