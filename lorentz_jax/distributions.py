@@ -175,7 +175,8 @@ class WrappedNormal:
         True
         """
         z = self._draw(key, shape)
-        return self._point(z), self._log_prob(z, row(self.scale, z).astype(z.dtype) * z)
+        log_prob = self._log_prob(z, row(self.scale, z).astype(z.dtype) * z)
+        return self._point(z), log_prob.astype(self.dtype)
 
     def log_prob(self, x: ArrayLike) -> Array:
         """Compute the logarithm of the density by the Riemannian volume.
@@ -193,6 +194,11 @@ class WrappedNormal:
         -1.8379
         """
         x = as_array("x", x)
+        if x.shape[-1:] != self.event_shape:
+            raise ValueError(
+                f"x must have the D = {self.event_shape[0]} coordinates of mean in the last axis, "
+                f"got shape {x.shape}"
+            )
         dtype = compute_dtype(jnp.result_type(x, self.mean))
         point, mean = x.astype(dtype), self.mean.astype(dtype)
         u = geometry.log0(geometry.translate(-mean, point, self.kappa), self.kappa)

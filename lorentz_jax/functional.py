@@ -216,6 +216,11 @@ def conv_center(
         time = normals.time.astype(kappa.dtype)
         arguments = _centering.alike(x, space, scale, time, beta, kappa)
         results = _conv.conv_center(*arguments, window)
+    if results[0].size == 0:
+        raise ValueError(
+            f"the mean of no points is undefined: the window {space.shape[:-2]} fits nowhere in "
+            f"images of shape {x.shape}"
+        )
     return results[0], lax.stop_gradient(results[1])
 
 

@@ -125,8 +125,7 @@ def inner(x: ArrayLike, y: ArrayLike, kappa: ArrayLike) -> Array:
     >>> print(f"{geometry.inner(jnp.zeros(2), jnp.array([0.75, 0.0]), 1.0):.4f}")
     -1.2500
     """
-    p = pairs.half_chord(*map(jnp.asarray, (x, y, kappa)))
-    return -(1 / jnp.asarray(kappa) + 2 * p * p)[..., 0]
+    return pairs.minkowski(*map(jnp.asarray, (x, y, kappa)))[..., 0]
 
 
 @operation

@@ -43,11 +43,14 @@ def contrastive(x: ArrayLike, y: ArrayLike, temperature: ArrayLike, kappa: Array
     """
     x, y = as_array("x", x, min_ndim=2), as_array("y", y, min_ndim=2)
     check_shapes((*x.shape[:1], *x.shape[-1:]), x=x, y=y)
-    if concrete(temperature) and not temperature > 0:  # type: ignore[operator]
-        raise ValueError(f"temperature must be > 0, got {temperature}")
     dtype = compute_dtype(jnp.result_type(x, y))
+    temperature = jnp.asarray(temperature, dtype)
+    if temperature.ndim:
+        raise ValueError(f"temperature must be one number, got shape {temperature.shape}")
+    if concrete(temperature) and not temperature > 0:
+        raise ValueError(f"temperature must be > 0, got {temperature}")
     distances = geometry.pairwise_dist(x.astype(dtype), y.astype(dtype), kappa)
-    logits = -distances / jnp.asarray(temperature, dtype)
+    logits = -distances / temperature
     right = jnp.diagonal(logits)
     among_y, among_x = (jax.nn.logsumexp(logits, axis=axis) - right for axis in (1, 0))
     return ((among_y + among_x) / 2).astype(jnp.result_type(x, y))
@@ -66,7 +69,7 @@ def exterior_angle(x: ArrayLike, y: ArrayLike, kappa: ArrayLike) -> Array:
 
     Returns:
         Angles `(...)` from 0 to pi. At x = y it is 0; at the origin, which has no way on, it is
-        pi/2. The gradient is 0 there, and 0 by convention where the angle is 0 or pi.
+        pi/2. The gradient is 0 there, and 0 by convention where the computed angle is 0 or pi.
 
     >>> x = jnp.array([0.75, 0.0])
     >>> print(losses.exterior_angle(x, jnp.array([[2.0, 0.0], [0.0, 0.0]]), 1.0))
@@ -74,12 +77,16 @@ def exterior_angle(x: ArrayLike, y: ArrayLike, kappa: ArrayLike) -> Array:
     """
     x, y = jnp.asarray(x), jnp.asarray(y)
     z = boost(-x, y, kappa)
+    # Where a direction is missing, another one goes through the formula: no derivative is NaN.
+    start = jnp.all(x == 0, axis=-1, keepdims=True)
+    there = jnp.all(z == 0, axis=-1, keepdims=True)
+    x, z = jnp.where(start, 1, x), jnp.where(there, 1, z)
     # Of length 1 first: the squares of far points would overflow in the derivative of atan2.
     z = direction(z, safe_norm(z, keepdims=True))
     along, across = split(direction(x, safe_norm(x, keepdims=True)), z)
     height = safe_norm(across, keepdims=True)
-    defined = (height > 0) | (along != 0)
-    return jnp.where(defined, jnp.arctan2(height, jnp.where(defined, along, 1)), 0)[..., 0]
+    angle = jnp.where(start, jnp.pi / 2, jnp.arctan2(height, along))
+    return jnp.where(there, 0, angle)[..., 0]
 
 
 def half_aperture(x: ArrayLike, kappa: ArrayLike, min_radius: float = 0.1) -> Array:

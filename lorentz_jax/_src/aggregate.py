@@ -37,10 +37,10 @@ def centroids(view: Centred, kappa: Array, product: Product) -> Array:
     """
     sums = product(view.columns)
     total = sums[..., -1:]
-    live = total > 0
-    means = sums / jnp.where(live, total, 1)
+    none = total == 0  # and not NaN, which must show
+    means = sums / jnp.where(none, 1, total)
     spread = floor(view.spread(means, kappa))
-    return jnp.where(live, view.space(means) / jnp.sqrt(1 + kappa * spread), 0)  # (D175)
+    return jnp.where(none, 0, view.space(means) / jnp.sqrt(1 + kappa * spread))  # (D175)
 
 
 def prepare_center(center: Any, batch: tuple[int, ...], size: int, dtype: Any) -> Any:

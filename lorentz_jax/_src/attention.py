@@ -74,7 +74,7 @@ def _attention(query, key, value, name, kappa, temperature, mask, score, causal)
     # The largest score of a row is that of its nearest key. A row may have any scale.
     nearest = lax.stop_gradient(jnp.min(chords, -1, keepdims=True, where=mask, initial=jnp.inf))
     if mask is not None:
-        nearest = jnp.where(nearest < jnp.inf, nearest, 0)
+        nearest = jnp.where(nearest == jnp.inf, 0, nearest)
         chords = jnp.where(mask, chords, nearest)
 
     def penalty(chords):

@@ -8,6 +8,7 @@ of `docs/derivations.md`, whose letters these are.
 """
 
 import functools
+import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -44,7 +45,13 @@ class Window(NamedTuple):
 
 def per_axis(name: str, value: int | Sequence[int], axes: int) -> tuple[int, ...]:
     """One positive number for each of `axes` spatial axes; a single one stands for all."""
-    values = (value,) * axes if isinstance(value, int) else tuple(value)
+    try:
+        values = (operator.index(value),) * axes  # type: ignore[arg-type]
+    except TypeError:
+        try:
+            values = tuple(map(operator.index, value))  # type: ignore[arg-type]
+        except TypeError:
+            raise TypeError(f"{name} must be whole numbers, got {value!r}") from None
     if len(values) != axes or min(values) < 1:
         raise ValueError(f"{name} must be one positive number or {axes} of them, got {value}")
     return values

@@ -1,8 +1,7 @@
-"""Two points and the origin: their half chord and the angle defect of the triangle.
+"""Two points: their half chord, and what is made of it.
 
 Formulas over space parts `(..., D)` and a kappa that broadcasts against them, for `geometry`;
-results keep the coordinate axis. Symbols as in `radial`, and `rho_+-` for `(rho_x +- rho_y)/2`,
-half the sum and difference of the scaled distances. `(D35)` and so on are equations of
+results keep the coordinate axis. Symbols as in `radial`; `(D35)` and so on are equations of
 `docs/derivations.md`.
 """
 
@@ -119,6 +118,23 @@ def _ordered(x: Array, y: Array) -> tuple[Array, Array]:
 def half_chord(x: Array, y: Array, kappa: Array) -> Array:
     """`p = sinh(s d / 2) / s`, `|x - y| / 2` as kappa -> 0; symmetric to the last bit."""
     return chord(*_ordered(x, y), kappa).p
+
+
+@jax.custom_jvp
+def minkowski(x: Array, y: Array, kappa: Array) -> Array:
+    """`-x_t y_t + x.y = -1/kappa - 2 p^2`, `(..., 1)`."""
+    p = half_chord(x, y, kappa)
+    return -(1 / kappa + 2 * p * p)
+
+
+@minkowski.defjvp
+def _minkowski_jvp(primals, tangents):
+    # (D102), `d(2 p^2) = 4 p dp`: formed from p, the terms of its derivative in kappa would cancel.
+    (x, y, kappa), (dx, dy, dkappa) = primals, tangents
+    out = chord(x, y, kappa, 1)
+    gap, move = chord_gap(x, y, out), dx * (out.ry / out.rx) - dy * (out.rx / out.ry)
+    by_kappa = 1 / kappa / kappa + gap * gap / 2
+    return minkowski(x, y, kappa), by_kappa * dkappa - dot(out.gamma, move)
 
 
 @jax.custom_jvp

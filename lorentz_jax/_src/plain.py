@@ -19,8 +19,8 @@ def root(squares: Array) -> Array:
 
     Right wherever an even function of it comes next, as in `ratio`.
     """
-    live = squares >= float(jnp.finfo(squares.dtype).tiny)
-    return jnp.where(live, jnp.sqrt(jnp.where(live, squares, 1)), 0)
+    none = squares < float(jnp.finfo(squares.dtype).tiny)  # and not NaN, which must show
+    return jnp.where(none, 0, jnp.sqrt(jnp.where(none, 1, squares)))
 
 
 def radius(x: Array) -> Array:
@@ -33,9 +33,9 @@ def ratio(function: Callable[[Array], Array], r: Array, at_zero: Any) -> Array:
 
     Autodiff of the quotient cancels like 1/r near 0, where it is multiplied by r again.
     """
-    live = r > 0
-    safe = jnp.where(live, r, 1)
-    return jnp.where(live, function(safe) / safe, at_zero)
+    none = r <= 0
+    safe = jnp.where(none, 1, r)
+    return jnp.where(none, at_zero, function(safe) / safe)
 
 
 def exp_origin(v: Array, kappa: Array) -> Array:

@@ -39,6 +39,17 @@ from lorentz_jax._src.conv import (
 from lorentz_jax._src.plain import blend, lorentz_length
 
 
+def transposed_padding(padding: Any, axes: int) -> Any:
+    """The padding of a transposed convolution as `lax` takes it; `ValueError` for any other."""
+    if isinstance(padding, str):
+        if padding not in ("SAME", "VALID"):
+            raise ValueError(f'padding must be "SAME", "VALID" or pairs, got {padding!r}')
+        return padding
+    if padding is None or isinstance(padding, int):
+        raise ValueError(f'padding must be "SAME", "VALID" or pairs, got {padding!r}')
+    return window_arguments(1, padding, (1,) * axes).pads
+
+
 def conv_transpose(
     x: ArrayLike,
     normals: Any,
@@ -76,15 +87,12 @@ def conv_transpose(
     kappa = kappa_beside(x, kappa)
     axes = normals.space.ndim - 1
     strides, numbers = per_axis("strides", strides, axes - 1), dimension_numbers(axes - 1)
-    if not isinstance(padding, str):
-        window_arguments(1, padding, (1,) * (axes - 1))
-    elif padding.upper() not in ("SAME", "VALID"):
-        raise ValueError(f'padding must be "SAME" or "VALID" where it is a word, got {padding!r}')
+    pads = transposed_padding(padding, axes - 1)
     images = x.reshape((-1, *x.shape[-axes:]))
 
     def spread(images: Array, kernel: Array, **options) -> Array:
         return lax.conv_transpose(
-            images, kernel, strides, padding, dimension_numbers=numbers, **options
+            images, kernel, strides, pads, dimension_numbers=numbers, **options
         )
 
     dtype, space = kappa.dtype, normals.space.astype(x.dtype)
@@ -98,12 +106,15 @@ def conv_transpose(
     return y.reshape(x.shape[:-axes] + y.shape[1:])
 
 
+def _window_size(window: Sequence[int]) -> tuple[int, ...]:
+    if not isinstance(window, Sequence) or not 1 <= len(window) <= 3:
+        raise ValueError(f"window must have one to three sizes, one an axis, got {window!r}")
+    return per_axis("window", window, len(window))
+
+
 def _pooled(x: ArrayLike, window: Sequence[int], strides, padding) -> tuple[Array, Array, Window]:
     """Checked images, the same with one batch axis, and how the window moves."""
-    size = tuple(window)
-    if not 1 <= len(size) <= 3:
-        raise ValueError(f"window must have one to three sizes, one an axis, got {window!r}")
-    per_axis("window", size, len(size))
+    size = window
     x = as_array("x", x, min_ndim=len(size) + 1)
     check_pixels(x.shape, len(size))
     arguments = window_arguments(size if strides is None else strides, padding, size)
@@ -139,7 +150,7 @@ def avg_pool(
     >>> functional.avg_pool(x, (2, 2), 1.0).shape
     (2, 2, 2)
     """
-    size = tuple(window)
+    size = _window_size(window)
     x, images, moves = _pooled(x, size, strides, padding)
     kappa = kappa_beside(x, kappa)
     points = images.astype(kappa.dtype)
@@ -179,7 +190,7 @@ def max_pool(
     >>> functional.max_pool(jnp.zeros((8, 6, 6, 2)), (2, 2)).shape
     (8, 3, 3, 2)
     """
-    size = tuple(window)
+    size = _window_size(window)
     x, images, moves = _pooled(x, size, strides, padding)
     pads = moves.pads if isinstance(moves.pads, str) else [(0, 0), *moves.pads, (0, 0)]
     least = np.asarray(-np.inf, x.dtype)

@@ -76,8 +76,8 @@ def tiny(dtype) -> float:
 
 
 def seen(length: Array, order: int) -> Array:
-    """A length as `order` derivatives see it: from the second one on, `tiny` for 0 (D100)."""
-    return length if order < 2 else jnp.where(length == 0, tiny(length.dtype), length)
+    """A length as `order` derivatives see it: from the second one on, `tiny` at least (D100)."""
+    return length if order < 2 else jnp.maximum(length, tiny(length.dtype))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jax import Array
 
-from lorentz_jax._src.scalars import divide, tiny
+from lorentz_jax._src.scalars import divide, seen
 from lorentz_jax._src.smooth import (
     NEAR,
     dot,
@@ -204,7 +204,7 @@ def _length(order: int) -> Callable[..., Array]:
 
     def evaluate(x, v, kappa):
         length = size(to_origin(x, v, kappa))
-        return length if order < 2 else jnp.where(length == 0, tiny(length.dtype), length), None
+        return seen(length, order), None
 
     def d_arrays(primals, length, _, moves):
         dx, dv = moves

@@ -106,7 +106,7 @@ class LorentzAttention(HyperbolicModule):
         options = mask, self.score, self.temperature, self.causal, self.center
         y = functional.attention(query, key, value, kappa, *options)
         y = jnp.swapaxes(y, -2, -3)
-        return self.out(y.reshape(*y.shape[:-2], -1), kappa)
+        return self.out(y.reshape(*y.shape[:-2], y.shape[-2] * y.shape[-1]), kappa)
 
     def _part(self, index: int, x: Array, kappa: Any) -> Array:
         """Queries, keys or values alone."""
@@ -118,7 +118,8 @@ class LorentzAttention(HyperbolicModule):
 
     def _heads(self, x: Array) -> Array:
         """Cut `(..., N, heads D)` into `(..., heads, N, D)`."""
-        return jnp.swapaxes(x.reshape(*x.shape[:-1], self.num_heads, -1), -2, -3)
+        width = x.shape[-1] // self.num_heads
+        return jnp.swapaxes(x.reshape(*x.shape[:-1], self.num_heads, width), -2, -3)
 
 
 def _set_length(layer: LorentzLinear, length: float) -> None:

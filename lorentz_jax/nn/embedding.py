@@ -53,7 +53,7 @@ class LorentzEmbedding(HyperbolicModule):
             raise ValueError(f"scale must be finite and > 0, got {scale}")
         shape = (num_embeddings, features)
         v = initializers.draw_normal(rngs.params(), shape, scale, param_dtype)
-        self.points = nnx.Param(geometry.exp0(v, kappa))
+        self.points = nnx.Param(geometry.exp0(v, self.resolve_kappa()))
 
     def __call__(self, ids: Array) -> Array:
         """Map integers of any shape to points `(*shape, D)`.

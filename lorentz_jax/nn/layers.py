@@ -12,6 +12,7 @@ from jax import Array
 
 from lorentz_jax import functional
 from lorentz_jax._src.arguments import as_kappa, check_sizes, compute_dtype
+from lorentz_jax._src.conv import per_axis
 from lorentz_jax._src.plain import blend, boost_by
 from lorentz_jax._src.polar import polar
 from lorentz_jax.nn import initializers
@@ -121,7 +122,7 @@ class LorentzConv(HyperplaneLayer):
         values = initializers.affine(rngs.params(), shape, init, weight_norm, param_dtype)
         super().__init__(values, kappa, learn_kappa, activation, init, use_bias)
         self.strides, self.padding = freeze_window(strides, padding, len(size))
-        self.dilation, self.groups = freeze_window(dilation, None, len(size))[0], groups
+        self.dilation, self.groups = per_axis("dilation", dilation, len(size)), groups
 
     compiles, constant_names = True, (*NORMALS, "push", "pull")
 

@@ -12,6 +12,7 @@ from jax import Array
 from lorentz_jax import functional
 from lorentz_jax._src.arguments import check_sizes
 from lorentz_jax._src.conv import per_axis
+from lorentz_jax._src.pooling import transposed_padding
 from lorentz_jax.nn import initializers
 from lorentz_jax.nn.modules import (
     NORMALS,
@@ -64,7 +65,7 @@ class LorentzConvTranspose(HyperplaneLayer):
     ):  # fmt: skip
         size = window_shape(kernel_size, (1, 2, 3))
         self.strides = per_axis("strides", strides, len(size))
-        self.padding = padding if isinstance(padding, str) else tuple((a, b) for a, b in padding)
+        self.padding = transposed_padding(padding, len(size))
         shape = (*size, in_features, out_features)
         values = initializers.affine(rngs.params(), shape, init, weight_norm, param_dtype)
         if init == "fast" and weight_norm:

@@ -30,7 +30,7 @@ def test_precision_of_two_formulas():
     np.testing.assert_allclose(found.apart, 0.1, rtol=2e-3)  # as rounded to float32
     assert (found.ours < 4e-7).all()
     assert found.arccosh[0] < 1e-4
-    assert 5e-5 < found.arccosh[1]  # it varies with the rounding of the points
+    assert found.arccosh[1] > 5e-5  # it varies with the rounding of the points
     assert found.arccosh[2] > 0.9
     (axes,) = tour.plot_precision(found).axes
     assert axes.get_yscale() == "log"

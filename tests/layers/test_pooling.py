@@ -70,7 +70,7 @@ def test_conv_transpose_layer_and_its_compiled_form(x64):
     x = RNG.normal(size=(4, 8, 8, 64)).astype(np.float32)
     inside = np.asarray(deep(x))[:, 3:-3, 3:-3]
     assert 1.2 < np.std(inside) < 1.6  # |w| of sqrt 2 makes up for the ReLU that follows
-    with pytest.raises(ValueError, match='padding must be "SAME" or "VALID"'):
+    with pytest.raises(ValueError, match='padding must be "SAME", "VALID" or pairs'):
         functional.conv_transpose(IMAGES, layer.normals(), 0.5, padding="FULL")
     with pytest.raises(ValueError, match="padding must name 2 spatial axes"):
         functional.conv_transpose(IMAGES, layer.normals(), 0.5, padding=((1, 1),))

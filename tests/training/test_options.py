@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import jax
 import jax.numpy as jnp
@@ -49,18 +50,6 @@ def test_bfloat16_computes_convolutions_in_half_and_the_rest_in_float32(finished
     assert result.loss.dtype == jnp.float32
     floats = [x for x in jax.tree.leaves(state[:3]) if jnp.issubdtype(x.dtype, jnp.floating)]
     assert all(x.dtype == jnp.float32 for x in floats)
-
-
-def every_equation(jaxpr):
-    for equation in jaxpr.eqns:
-        yield equation
-        for value in jax.tree.leaves(list(equation.params.values()), is_leaf=_is_jaxpr):
-            if _is_jaxpr(value):
-                yield from every_equation(getattr(value, "jaxpr", value))
-
-
-def _is_jaxpr(value):
-    return hasattr(value, "eqns") or hasattr(value, "jaxpr")
 
 
 def test_export_leaves_the_reported_network(finished):
