@@ -88,10 +88,11 @@ def pairwise_dist(x: ArrayLike, y: ArrayLike, kappa: ArrayLike, method: str = "e
     """Measure the geodesic distances of all pairs of two sets of points.
 
     The values are those of `dist(x[..., :, None, :], y[..., None, :, :], kappa)`, in the memory of
-    a few arrays of the result's size, derivatives included. (Second ones of coincident points only in
-    the orders that begin with forward mode: `jax.hessian` is NaN there, as in every `lax.map`.) With "product" all pairs come from one
-    matrix product (D174), which is many times faster, but near pairs cancel: the square of a
-    distance has an error of some `30 eps cosh(s r)^2/kappa`, r being the distance of the points
+    a few arrays of the result's size, first derivatives included. (Second ones at coincident points
+    are right forward over forward and reverse over forward; `jax.hessian` is NaN there, as in every
+    `lax.map`.) With "product" all pairs come from one matrix product (D174), which is many times
+    faster, but near pairs cancel: the square of a distance has an error of some
+    `30 eps cosh(s r)^2/kappa`, r being the distance of the points
     from a centre amid y. So distances below `5 sqrt(eps) cosh(s r)/s` are lost, those of equal
     points too.
 
