@@ -84,8 +84,9 @@ def seen(length: Array, order: int) -> Array:
 def _norm(x: Array, axis: int | tuple[int, ...], order: int) -> Array:
     # With a margin: XLA makes `x / (c scale)` of `x / c / scale`, and 0/0 where that underflows.
     scale = _power(jnp.max(jnp.abs(x), axis=axis, keepdims=True, initial=0), 2.0**24)
-    # Not a product with its inverse, whose square XLA would form where x is a constant.
-    norm = scale * jnp.sqrt(jnp.sum((x / scale) ** 2, axis=axis, keepdims=True))
+    # The maximum changes nothing. Without it XLA forms `scale^2` where x is a constant.
+    scaled = jnp.maximum(jnp.abs(x) / scale, 0)
+    norm = scale * jnp.sqrt(jnp.sum(scaled * scaled, axis=axis, keepdims=True))
     return seen(norm, order)
 
 

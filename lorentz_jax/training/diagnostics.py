@@ -135,11 +135,23 @@ def _kappa_at(model: Any, layer: str, kappa: Any) -> Any:
     return model.kappa_at(layer, kappa) if isinstance(model, ResNet) else kappa
 
 
+def _drop_copies(model: nnx.Module) -> None:
+    """Take methods of `nnx.Module` out of the classes that `nnx.tabulate` has put them into.
+
+    `nnx.capture` would take `sow` for a method of the class then, and record it by itself.
+    """
+    for cls in {type(module) for _, module in nnx.iter_modules(model)} - {nnx.Module}:
+        for name, method in vars(nnx.Module).items():
+            if callable(method) and vars(cls).get(name) is method:
+                delattr(cls, name)
+
+
 def _capture(
     model: Any, batch: Array, kappa: Any, layers: Choice, dtype: Any, train: bool
 ) -> tuple[Array, dict[str, Array]]:
     """The logits, and the outputs of the accepted layers by path."""
     options = {} if dtype is None else {"dtype": dtype}
+    _drop_copies(model)
     run = nnx.capture(model, nnx.Intermediate, method_outputs=nnx.Intermediate)
     logits, captured = run(batch, train=train, kappa=kappa, **options)
     outputs = {}

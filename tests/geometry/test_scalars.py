@@ -6,6 +6,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 
+from lorentz_jax import geometry
 from lorentz_jax._src import scalars
 from tests.oracle import assert_close
 
@@ -198,3 +199,17 @@ def test_the_norm_of_a_multiple_of_zero_has_a_gradient(number):
         gradient = jax.jit(jax.grad(lambda x, f=change: jnp.sum(scalars.safe_norm(f(x)))))(x)
         assert np.isfinite(gradient).all()
         np.testing.assert_array_equal(gradient[0], 0)
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-30, 1e30])
+def test_the_norm_of_a_constant_keeps_its_digits(size):
+    constant = jnp.asarray([[3 * size, 4 * size], [0.6, -0.8]], jnp.float32)
+    norm = jax.jit(lambda x: scalars.safe_norm(constant) + 0 * x)(0.0)
+    np.testing.assert_allclose(norm, [5 * size, 1], rtol=1e-6)
+    # As a constant beside an argument, with derivatives.
+    other = jnp.asarray([0.6, -0.8], jnp.float32)
+    value, gradient = jax.jit(
+        jax.value_and_grad(lambda x: jnp.sum(geometry.squared_dist(constant, x, 1.0)))
+    )(other)
+    assert np.isfinite(value) or size > 1
+    assert np.isfinite(gradient).all() or size > 1
