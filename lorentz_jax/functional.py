@@ -49,9 +49,10 @@ __all__ += ["batch_mean", "center", "center_batch", "lorentzian", "weight_norm"]
 __all__ += ["SCORES", "aggregate", "attention", "segment_aggregate"]
 __all__ += ["avg_pool", "center_groups", "conv_transpose", "max_pool", "weighted_residual"]
 
-for _function in (avg_pool, center_groups, conv_transpose, max_pool, weighted_residual):
-    _function.__module__ = __name__
-for _function in (batch_mean, center, center_batch, lorentzian, weight_norm):
+for _function in (
+    avg_pool, batch_mean, center, center_batch, center_groups, conv_transpose, lorentzian, max_pool,
+    weight_norm, weighted_residual,
+):  # fmt: skip
     _function.__module__ = __name__
 
 

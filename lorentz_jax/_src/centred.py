@@ -15,6 +15,8 @@ import numpy as np
 from jax import Array, lax
 from jax.custom_derivatives import SymbolicZero
 
+from lorentz_jax._src.smooth import dot
+
 CENTERS = ("middle", "origin")
 """Centres that have a name."""
 
@@ -74,10 +76,6 @@ class Centred(NamedTuple):
         return jnp.matmul(self.columns, matrix, precision=lax.Precision.HIGHEST)
 
 
-def _dot(x: Array, y: Array) -> Array:
-    return jnp.sum(x * y, axis=-1, keepdims=True)
-
-
 def middle(x: Array, kappa: Array) -> Array:
     """A point amid the points `(..., N, D)`, `(..., 1, D)`: about `exp0` of the mean of `log0`.
 
@@ -86,16 +84,16 @@ def middle(x: Array, kappa: Array) -> Array:
     """
     x, s = lax.stop_gradient((x, jnp.sqrt(kappa)))
     tiny = float(jnp.finfo(x.dtype).tiny)
-    rho = s * jnp.sqrt(_dot(x, x))
+    rho = s * jnp.sqrt(dot(x, x))
     logs = x * (jnp.log(rho + jnp.sqrt(1 + rho * rho)) / (rho + tiny))
     mean = jnp.sum(logs, axis=-2, keepdims=True) / max(x.shape[-2], 1)
-    rho = s * jnp.sqrt(_dot(mean, mean))
+    rho = s * jnp.sqrt(dot(mean, mean))
     return mean * ((jnp.exp(rho) - jnp.exp(-rho)) / (2 * rho + tiny))
 
 
 def at_origin(x: Array, kappa: Array) -> Centred:
     """See the points x from the origin, which costs little."""
-    squares = _dot(x, x)
+    squares = dot(x, x)
     rise = squares / (1 + jnp.sqrt(1 + kappa * squares))
     return Centred(jnp.concatenate([x, rise, jnp.ones_like(rise)], axis=-1))
 
@@ -109,17 +107,17 @@ def _coarse(x: Array) -> Array:
 def centred(x: Array, centre: Array, kappa: Array) -> Centred:
     """See the points x from the centre (D170)."""
     centre = lax.stop_gradient(centre)
-    far = jnp.sqrt(_dot(centre, centre))
+    far = jnp.sqrt(dot(centre, centre))
     first = (jnp.arange(x.shape[-1]) == 0).astype(x.dtype)  # at the origin any direction will do
     unit = jnp.where(far > 0, centre / jnp.where(far > 0, far, 1), first)
-    size = _dot(unit, centre)
-    forward = _dot(unit, x - centre)
+    size = dot(unit, centre)
+    forward = dot(unit, x - centre)
     # Far out a rounding error of x across the unit would be a long way.
     ahead, coarse = size + forward, _coarse(unit)
     high = _coarse(ahead)
     across = ((x - coarse * high) - (unit - coarse) * high) - unit * (ahead - high)
-    across = across - lax.stop_gradient(unit * _dot(unit, across))  # one along it goes
-    along, rise = _boosted(forward, _dot(across, across), size, kappa)
+    across = across - lax.stop_gradient(unit * dot(unit, across))  # one along it goes
+    along, rise = _boosted(forward, dot(across, across), size, kappa)
     columns = forward, across, along, rise, jnp.ones_like(rise)
     return Centred(jnp.concatenate(columns, axis=-1), unit, size)
 

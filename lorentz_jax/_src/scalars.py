@@ -114,9 +114,9 @@ def safe_norm(
     return norm if keepdims else jnp.squeeze(norm, axis)
 
 
-def hypot(x: Array, y: Array, order: int = 0) -> Array:
-    """`sqrt(x^2 + y^2)` without overflow; gradient 0 at (0, 0). `order` as in `safe_norm`."""
-    return _hypot(x, y, order)
+def hypot(x: Array, y: Array) -> Array:
+    """`sqrt(x^2 + y^2)` without overflow; gradient 0 at (0, 0), then as of `safe_norm`."""
+    return _hypot(x, y, 0)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))

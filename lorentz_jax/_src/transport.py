@@ -13,7 +13,7 @@ from jax.custom_derivatives import SymbolicZero
 
 from lorentz_jax._src.pairs import Chord, chord, chord_gap
 from lorentz_jax._src.scalars import direction, divide, hypot, safe_norm
-from lorentz_jax._src.smooth import dot, split
+from lorentz_jax._src.smooth import NEAR, dot, split
 
 
 class _Parts(NamedTuple):
@@ -37,7 +37,7 @@ class _Parts(NamedTuple):
 def _parts(x: Array, y: Array, v: Array, kappa: Array, chord: Chord) -> _Parts:
     """The parts, with closed derivatives; `chord` is that of x and y, and its own are not used."""
     p, gamma, rx, ry, _ = chord
-    away = jnp.where(rx * rx < 1.5, jnp.zeros_like(x), x)
+    away = jnp.where(rx * rx < NEAR, jnp.zeros_like(x), x)
     size, ix = safe_norm(away, keepdims=True), 1 / rx
     unit = direction(away, size)
     along, across = split(unit, v)
@@ -64,7 +64,7 @@ def _parts_jvp(primals, tangents):
     fall = kappa / 4 * shrink * away
     rest = radial * ((2 / shrink * ix - shrink * ix) * ix + boosted * inverse)
     dboosted = dot(y * iy * iy, dy) * (shrink * inverse) - stretch * away - rest
-    dclose = dx - jnp.where(rx * rx < 1.5, jnp.zeros_like(dx), dx)
+    dclose = dx - jnp.where(rx * rx < NEAR, jnp.zeros_like(dx), dx)
     dboosted, dshrink = dboosted - boosted * fall, -shrink * fall
     if type(dkappa) is not SymbolicZero:  # a second derivative
         u, side, scaled = size * ix * ix, chord.across * (rx * iy), gamma * shrink
