@@ -1,5 +1,6 @@
 """A signal is never lost, whatever the process is doing."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -15,12 +16,15 @@ ROOT = Path(__file__).parents[2]
 SMALL = ("--stages=1", "--width=2", "--batch-size=8", "--epochs=30")
 
 
-def python(code, **options):
-    """An interpreter that imports nothing heavy."""
-    return subprocess.Popen(
-        [sys.executable, "-c", code],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options,
-    )  # fmt: skip
+@contextlib.contextmanager
+def process_of(*command):
+    """A process that ends with the block, also where a test fails in it."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def send(number):
@@ -60,36 +64,40 @@ import time
 from lorentz_jax._src.signals import WATCH
 WATCH.start("program")
 WATCH.on_exit.append(lambda: print("released", flush=True))
-print("ready", flush=True)
 {body}
 time.sleep(60)
 """
+READY = """
+print("ready", flush=True)
+"""
 HELD = """
 with WATCH.hold():
+    print("ready", flush=True)
     while WATCH.came is None:
         time.sleep(0.01)
     print("held", flush=True)
     time.sleep(60)
 """
+INTERRUPTED = 130, "released\n", "program: error: interrupted\n"
 
 
 def test_the_command_ends_at_once_outside_a_run():
-    process = python(COMMAND.format(body=""))
-    assert process.stdout.readline() == "ready\n"
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=10)
-    assert (process.returncode, out, err) == (130, "released\n", "program: error: interrupted\n")
+    with process_of(sys.executable, "-c", COMMAND.format(body=READY)) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGINT)
+        result = process.communicate(timeout=30)
+    assert (process.returncode, *result) == INTERRUPTED
 
 
 def test_a_run_goes_on_to_the_end_of_its_step_and_a_second_signal_ends_it():
-    process = python(COMMAND.format(body=HELD))
-    assert process.stdout.readline() == "ready\n"
-    process.send_signal(signal.SIGINT)
-    assert process.stdout.readline() == "held\n"
-    assert process.poll() is None
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=10)
-    assert (process.returncode, out, err) == (130, "released\n", "program: error: interrupted\n")
+    with process_of(sys.executable, "-c", COMMAND.format(body=HELD)) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline() == "held\n"
+        assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        result = process.communicate(timeout=30)
+    assert (process.returncode, *result) == INTERRUPTED
 
 
 def test_closed_streams_are_opened(tmp_path):
@@ -113,19 +121,16 @@ with open("file", "w") as file:  # would be number 1 or 2, and get what is print
 
 
 def start(folder, *arguments):
-    command = [sys.executable, str(ROOT / "train.py"), *SMALL, f"--run-dir={folder}", *arguments]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
-    )
+    return process_of(sys.executable, "train.py", *SMALL, f"--run-dir={folder}", *arguments)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("delay", [0.3, 1.0, 2.0, 3.0, 4.0])
 def test_an_interrupt_before_the_first_step_is_one_line_and_leaves_nothing(delay, tmp_path):
-    process = start(tmp_path / "runs", "--name=run")
-    time.sleep(delay)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    with start(tmp_path / "runs", "--name=run") as process:
+        time.sleep(delay)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
     if not (tmp_path / "runs" / "run" / "config.json").exists():  # else it was in its steps
         assert (process.returncode, err) == (130, "train.py: error: interrupted\n")
         assert not (tmp_path / "runs").exists()
@@ -133,23 +138,23 @@ def test_an_interrupt_before_the_first_step_is_one_line_and_leaves_nothing(delay
 
 @pytest.mark.slow
 def test_an_interrupt_of_a_run_saves_it_and_a_second_one_ends_it(tmp_path):
-    process = start(tmp_path, "--name=run")
-    while not (tmp_path / "run" / "metrics.jsonl").exists():
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    with start(tmp_path, "--name=run") as process:
+        while not (tmp_path / "run" / "metrics.jsonl").exists():
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert len(err.splitlines()) == 1
     assert "train.py: error: stopped at step" in err
     assert "go on with --resume" in err
-    process = start(tmp_path, "--name=run", "--resume")
-    while "resumed" not in (line := process.stdout.readline()):
-        assert line, process.communicate()
-    time.sleep(2)
-    for _ in range(2):
-        process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=10)
+    with start(tmp_path, "--name=run", "--resume") as process:
+        while "resumed" not in (line := process.stdout.readline()):
+            assert line, process.communicate()
+        time.sleep(2)
+        for _ in range(2):
+            process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=10)
     assert process.returncode == 130
     assert len(err.splitlines()) == 1
     assert err.startswith("train.py: error: ")
