@@ -33,7 +33,7 @@ from lorentz_jax._src.arguments import (
 )
 from lorentz_jax._src.attention import SCORES, attention
 from lorentz_jax._src.conv import Padding
-from lorentz_jax._src.lorentzian import lorentzian
+from lorentz_jax._src.lorentzian import lorentzian, scale_distance
 from lorentz_jax._src.norms import batch_mean, center, center_batch, weight_norm
 from lorentz_jax._src.pooling import (
     avg_pool,
@@ -45,13 +45,13 @@ from lorentz_jax._src.pooling import (
 from lorentz_jax.hyperplane import Normals, signed_distance
 
 __all__ = ["Padding", "conv", "conv_center", "linear", "mlr"]
-__all__ += ["batch_mean", "center", "center_batch", "lorentzian", "weight_norm"]
+__all__ += ["batch_mean", "center", "center_batch", "lorentzian", "scale_distance", "weight_norm"]
 __all__ += ["SCORES", "aggregate", "attention", "segment_aggregate"]
 __all__ += ["avg_pool", "center_groups", "conv_transpose", "max_pool", "weighted_residual"]
 
 for _function in (
     avg_pool, batch_mean, center, center_batch, center_groups, conv_transpose, lorentzian, max_pool,
-    weight_norm, weighted_residual,
+    scale_distance, weight_norm, weighted_residual,
 ):  # fmt: skip
     _function.__module__ = __name__
 

@@ -28,8 +28,9 @@ from jax import Array
 from lorentz_jax import functional, geometry, nn
 from lorentz_jax._src.arguments import along_batch, as_array, as_kappa, compute_dtype, row
 from lorentz_jax._src.conv import conv_product, window_arguments, window_sum
+from lorentz_jax._src.lorentzian import distances_scaled
 from lorentz_jax._src.plain import boost, exp_origin, log_origin, ratio, root
-from lorentz_jax._src.scalars import divide, theta_limit
+from lorentz_jax._src.scalars import divide
 from lorentz_jax.hyperplane import Normals, check_input
 from lorentz_jax.models import hcnn
 from lorentz_jax.models.resnet import Layers, ResNet
@@ -121,9 +122,8 @@ def _from_products(z: Array, normals: Normals, s: Array) -> Array:
     """Compute coordinates of the output from `z = X o v`: `sinh(|w| asinh(s z/|w|))/s`."""
     if normals.length is None:
         raise ValueError("a Poincare layer needs Normals that carry `length`")
-    size, limit = row(normals.length.astype(z.dtype), z), theta_limit(z.dtype) / 2
-    distances = jnp.arcsinh(z * (s * divide(jnp.ones_like(size), size)))
-    return jnp.sinh(jnp.clip(size * distances, -limit, limit)) / s
+    size = row(normals.length.astype(z.dtype), z)
+    return distances_scaled(z * divide(jnp.ones_like(size), size), size, s)
 
 
 def moebius_linear(x: Any, kernel: Any, bias: Any, kappa: Any) -> Array:

@@ -266,6 +266,7 @@ class LorentzResNet(ResNet):
         weight_norm: of the convolutions, see `nn.LorentzConv`.
         use_bias: of the convolutions. None leaves b out where a centring norm follows and `init` is
             "fast": the norm takes away what b adds, see `docs/networks.md`.
+        distance_gain: of the convolutions, see `nn.LorentzConv`.
         param_dtype: dtype of parameters and statistics.
         rngs: the stream `params` draws the kernels.
 
@@ -285,7 +286,8 @@ class LorentzResNet(ResNet):
         in_channels: int = 3, *, kappa: float = 0.1, learn_kappa: bool = False,
         kappa_per_layer: bool = False, init: str = "fast", momentum: float = 0.1,
         scale: str | None = "inside", norm: str = "centering", weight_norm: bool = True,
-        use_bias: bool | None = None, param_dtype: Any = jnp.float32, rngs: nnx.Rngs,
+        use_bias: bool | None = None, distance_gain: bool = False,
+        param_dtype: Any = jnp.float32, rngs: nnx.Rngs,
     ):  # fmt: skip
         if norm not in ("centering", "variance"):
             raise ValueError(f'norm must be "centering" or "variance", got {norm!r}')
@@ -302,7 +304,13 @@ class LorentzResNet(ResNet):
         batch_norm = nn.LorentzBatchNorm if centering else VarianceBatchNorm
         learned = partial(nn.Kappa, kappa, param_dtype)
         layers = Layers(
-            conv=partial(nn.LorentzConv, weight_norm=weight_norm, use_bias=use_bias, **common),
+            conv=partial(
+                nn.LorentzConv,
+                weight_norm=weight_norm,
+                use_bias=use_bias,
+                distance_gain=distance_gain,
+                **common,
+            ),
             norm=partial(batch_norm, momentum=momentum, **common),
             head=partial(nn.LorentzMLR, learn_kappa=kappa_per_layer, scale=scale, **common),
             conv_norm=nn.conv_norm if centering else None,
@@ -317,6 +325,7 @@ class LorentzResNet(ResNet):
             "norm": norm,
             "weight_norm": weight_norm,
             "use_bias": use_bias,
+            "distance_gain": distance_gain,
         }
         shared = None if kappa_per_layer else shared
         super().__init__(layers, stages, width, num_classes, in_channels, shared, rngs, options)

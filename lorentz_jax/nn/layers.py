@@ -42,6 +42,8 @@ class LorentzLinear(HyperplaneLayer):
         activation: elementwise on space parts, None for none.
         weight_norm: train direction and length of a unit apart, `w = softplus(g) a/|a|`.
         use_bias: with b. Before a centring norm it is redundant: the norm takes away what it adds.
+        distance_gain: multiply the distance of every unit by a trained gain, which is 1 at first,
+            before the activation; see `functional.scale_distance`.
         init: preset of `initializers`; "fast" learns quickly, "paper" is the reference's.
         param_dtype: dtype of the parameters; the output has the dtype of the input.
 
@@ -58,13 +60,14 @@ class LorentzLinear(HyperplaneLayer):
     def __init__(
         self, in_features: int, out_features: int, *, kappa: float, rngs: nnx.Rngs,
         learn_kappa: bool = False, activation: Activation | None = None, weight_norm: bool = True,
-        use_bias: bool = True, init: str = "fast", param_dtype: Any = jnp.float32,
+        use_bias: bool = True, distance_gain: bool = False, init: str = "fast",
+        param_dtype: Any = jnp.float32,
     ):  # fmt: skip
         shape = (in_features, out_features)
         values = initializers.affine(rngs.params(), shape, init, weight_norm, param_dtype)
-        super().__init__(values, kappa, learn_kappa, activation, init, use_bias)
+        super().__init__(values, kappa, learn_kappa, activation, init, use_bias, distance_gain)
 
-    compiles, constant_names = True, (*NORMALS, "push", "pull")
+    compiles, constant_names = True, (*NORMALS, "push", "pull", "distance_gain")
 
     def __call__(self, x: Array, kappa: Any = None) -> Array:
         """Map points `(..., D_in)` to points `(..., D_out)`."""
@@ -96,6 +99,7 @@ class LorentzConv(HyperplaneLayer):
         weight_norm: `w = softplus(g) a/|a|`, with the length |a| over window and channels.
         use_bias: with b. Before a centring norm it is redundant, and without it the convolution is
             an ordinary one.
+        distance_gain: as of `LorentzLinear`. `conv_norm` then calls the norm by itself.
         init: preset of `initializers`; "fast" learns quickly, "paper" is the reference's.
         param_dtype: dtype of the parameters; the output has the dtype of the input.
 
@@ -114,17 +118,18 @@ class LorentzConv(HyperplaneLayer):
         kappa: float, rngs: nnx.Rngs, strides: int | Sequence[int] = 1,
         padding: functional.Padding = None, dilation: int | Sequence[int] = 1, groups: int = 1,
         learn_kappa: bool = False, activation: Activation | None = None, weight_norm: bool = True,
-        use_bias: bool = True, init: str = "fast", param_dtype: Any = jnp.float32,
+        use_bias: bool = True, distance_gain: bool = False, init: str = "fast",
+        param_dtype: Any = jnp.float32,
     ):  # fmt: skip
         size = window_shape(kernel_size, (1, 2, 3))
         check_groups(groups, in_features, out_features)
         shape = (*size, in_features // groups, out_features)
         values = initializers.affine(rngs.params(), shape, init, weight_norm, param_dtype)
-        super().__init__(values, kappa, learn_kappa, activation, init, use_bias)
+        super().__init__(values, kappa, learn_kappa, activation, init, use_bias, distance_gain)
         self.strides, self.padding = freeze_window(strides, padding, len(size))
         self.dilation, self.groups = per_axis("dilation", dilation, len(size)), groups
 
-    compiles, constant_names = True, (*NORMALS, "push", "pull")
+    compiles, constant_names = True, (*NORMALS, "push", "pull", "distance_gain")
 
     def __call__(self, x: Array, kappa: Any = None) -> Array:
         """Map images `(..., H, W, D_in)` to `(..., H', W', D_out)`."""
@@ -295,6 +300,8 @@ def fold_norm(layer: Any, norm: nnx.Module, kappa: float) -> dict[str, Array] | 
         return None
     if getattr(layer, "groups", 1) > 1:
         return None  # R would mix the units of different groups
+    if layer.distance_gain is not None:
+        return None  # it stands between V and R
     centre: Any = norm
     mean, beta = (np.asarray(p, np.float64) for p in (centre.mean[...], centre.beta_point(kappa)))
     rotation, point = polar(beta, mean, kappa)
@@ -310,9 +317,13 @@ def fold_norm(layer: Any, norm: nnx.Module, kappa: float) -> dict[str, Array] | 
 
 
 def _finish(layer: Any, kappa: Any) -> Activation | None:
-    """Return what follows `x o v`: the activation, or the boost of a norm that was folded in."""
+    """Return what follows `x o v`: gain and activation, or the boost of a norm folded in."""
     if layer.frozen is None or not layer.frozen.folded:
-        return layer.activation
+        if layer.distance_gain is None:
+            return layer.activation
+        gain = jnp.exp(layer.distance_gain[...])
+        activation = layer.activation or (lambda y: y)
+        return lambda z: activation(functional.scale_distance(z, gain, kappa))
     return partial(boost_by, push=layer.push[...], pull=layer.pull[...], kappa=kappa)
 
 
@@ -326,8 +337,8 @@ def conv_norm(
     """Compute `norm(conv(x))`; in training by the fused `functional.conv_center`.
 
     Args:
-        conv: the convolution; with an activation, or a kappa that is not that of the norm, the two
-            are called one after the other.
+        conv: the convolution; with an activation, a distance gain, or a kappa that is not that of
+            the norm, the two are called one after the other.
         norm: the norm of its output.
         x: images `(N, H, W, D_in)`.
         kappa: overrides the kappa of both modules.
@@ -339,6 +350,7 @@ def conv_norm(
         (2, 6, 6, 8)
     """
     apart = not isinstance(conv, LorentzConv) or conv.activation is not None
+    apart = apart or conv.distance_gain is not None
     apart = apart or (conv.groups > 1 and conv.bias is not None)
     # Points that pass between two curvatures: the fused function knows one.
     own, its = (getattr(layer.kappa, "raw", layer.kappa) for layer in (conv, norm))

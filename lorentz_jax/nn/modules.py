@@ -182,6 +182,7 @@ class HyperplaneLayer(HyperbolicModule):
         activation: stored for the subclass to apply, None for none.
         init: the preset that `values` come from; it decides how the bias is stored.
         use_bias: without, all planes pass through the origin.
+        distance_gain: train a gain on the distance of every unit, `e^g` with g = 0 at first.
 
     Raises:
         ValueError: `kappa` is not positive, or a learned one starts outside its bounds.
@@ -209,13 +210,18 @@ class HyperplaneLayer(HyperbolicModule):
         activation: Activation | None = None,
         init: str = "fast",
         use_bias: bool = True,
+        distance_gain: bool = False,
     ):
         super().__init__(kappa, learn_kappa, values.kernel.dtype)
         self.scaled = initializers.check_preset(init) == "fast"
         self.kernel = nnx.Param(values.kernel)
         self.gain = None if values.gain is None else nnx.Param(values.gain)
         self.bias = nnx.Param(values.bias) if use_bias else None
+        if distance_gain:
+            self.distance_gain = nnx.Param(jnp.zeros_like(values.bias))
         self.activation = activation
+
+    distance_gain: nnx.Param | None = None
 
     def biases(self, kappa: Any = None) -> Array:
         """Return b of every unit, `(out,)`."""
@@ -254,7 +260,9 @@ class HyperplaneLayer(HyperbolicModule):
 
     def constants(self, kappa: Any) -> dict[str, Array]:
         """Return V, which stands for kernel, gain and bias in a compiled model."""
-        return normal_arrays(self.normals(kappa))
+        arrays = normal_arrays(self.normals(kappa))
+        gain = self.distance_gain
+        return arrays if gain is None else arrays | {"distance_gain": gain[...]}
 
 
 def normal_arrays(normals: Normals) -> dict[str, Array]:

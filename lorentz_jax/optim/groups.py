@@ -33,6 +33,7 @@ class Group(NamedTuple):
 # kernel: direction of a weight-normalised kernel, or a plain weight; gain: its raw length;
 # bias: b of a hyperplane; beta: where batch norm puts the centroid; raw: learned kappa;
 # gamma: of a batch norm with variance; scale: the same of Flax's; log_scale: of Chen's layer;
+# distance_gain: logarithm of the factor on a unit's distance;
 # time: the row of a kernel that acts on the time (baselines); points: of an embedding.
 # `fast` decays kernels and gains. Decay would let b, beta or a raw kappa drift to what 0 means.
 # The outputs of a deep network grow layer upon layer, probably since a norm that only centres does
@@ -50,6 +51,7 @@ GROUPS: dict[str, dict[str, Group]] = {
         "raw": Group(),
         "gamma": Group(),
         "log_scale": Group(),
+        "distance_gain": Group(decay=True),
         "scale": Group(),
         "time": Group(decay=True),
         "points": Group(riemannian=True),
@@ -61,6 +63,7 @@ GROUPS: dict[str, dict[str, Group]] = {
         "beta": Group(decay=True, lr_factor=0.2, riemannian=True),
         "gamma": Group(decay=True),
         "log_scale": Group(decay=True),
+        "distance_gain": Group(decay=True),
         "scale": Group(decay=True),
         "time": Group(decay=True),
         "points": Group(riemannian=True),

@@ -16,6 +16,7 @@ from lorentz_jax import geometry, metrics
 
 __all__ = [
     "TreeSize",
+    "caterpillar",
     "check_parents",
     "depths",
     "distortions",
@@ -23,6 +24,7 @@ __all__ = [
     "mammals",
     "mean_average_precision",
     "regular_tree",
+    "spider",
     "tree_distances",
     "tree_points",
     "tree_size",
@@ -42,6 +44,26 @@ def regular_tree(branching: int, depth: int) -> np.ndarray:
         parents += [node for node in level for _ in range(branching)]
         level = list(range(start, len(parents)))
     return np.array(parents)
+
+
+def spider(legs: int, length: int) -> np.ndarray:
+    """Return the parents of the tree with that many paths of `length` edges from the root."""
+    if legs < 1 or length < 1:
+        raise ValueError(f"legs and length must be at least 1, got {legs} and {length}")
+    first = range(1, legs * length + 1, length)
+    steps = [0 if node in first else node - 1 for node in range(1, legs * length + 1)]
+    return np.array([-1, *steps])
+
+
+def caterpillar(spine: int, leaves: int) -> np.ndarray:
+    """Return the parents of a path of `spine` edges from the root, each node but it with leaves.
+
+    It is `spine + 1` deep.
+    """
+    if spine < 1 or leaves < 1:
+        raise ValueError(f"spine and leaves must be at least 1, got {spine} and {leaves}")
+    body = list(range(spine))
+    return np.array([-1, *body, *(node for node in range(1, spine + 1) for _ in range(leaves))])
 
 
 def mammals() -> tuple[list[str], np.ndarray]:

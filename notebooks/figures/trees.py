@@ -55,11 +55,13 @@ class Layer:
       init: NumPy parameters from a generator, the number of nodes and the dimension.
       embed: `(params, x, kappa)`, inputs `(nodes, nodes)` to points `(nodes, dim)`.
       dist: of points, `(x, y, kappa)`.
+      optimiser: made from a rate; None for Adam.
     """
 
     init: Callable[[np.random.Generator, int, int], Params]
     embed: Callable[[Params, Any, Any], Array]
     dist: Callable[[Any, Any, Any], Array] = geometry.dist
+    optimiser: Callable[[Any], optax.GradientTransformation] | None = None
 
 
 def _small(rng: np.random.Generator, nodes: int, dim: int) -> Params:
@@ -150,21 +152,23 @@ class Course:
 
 
 def train(
-    layer: str, edges: Any, settings: Settings = DEFAULTS, marks: Sequence[int] = ()
+    layer: str | Layer, edges: Any, settings: Settings = DEFAULTS, marks: Sequence[int] = ()
 ) -> Course:
     """Embed nodes, given the numbers of edges between them `(nodes, nodes)`.
 
     One compiled program holds all rates and seeds. With `marks`, the points before these numbers of
     steps are kept. A target of 0 is never met. A distortion that is not a number ends a run.
     """
-    check_name(layer, LAYERS, "layer")
-    edges, init = check_edges(edges), LAYERS[layer].init
+    if isinstance(layer, str):
+        check_name(layer, LAYERS, "layer")
+        layer = LAYERS[layer]
+    edges, init = check_edges(edges), layer.init
     rngs = [np.random.default_rng(seed) for seed in range(settings.seeds)]
     starts = [init(rng, len(edges), settings.dim) for rng in rngs]
     starts = jax.tree.map(lambda *p: np.stack(p), *starts)
     # Optax's Adam mixes floats and integers, which strict promotion refuses.
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-        program = _program(LAYERS[layer], settings, edges, np.array(marks, int))
+        program = _program(layer, settings, edges, np.array(marks, int))
         effort = 0 if len(edges) < 100 else 1
         outputs = run_compiled(program, starts, np.array(settings.rates), effort=effort)
     count, met, history, points = map(np.array, outputs)
@@ -188,7 +192,6 @@ def _program(layer: Layer, settings: Settings, edges: np.ndarray, marks: np.ndar
     x = math.sinh(s * settings.radius) / s * np.eye(nodes)
     size = min(nodes, max(2, settings.pairs // nodes))
     groups = -(-nodes // size)
-    optimiser = optax.adam(1.0)
 
     def deal(key):
         """Return groups of nodes; the last is filled up from the beginning."""
@@ -206,12 +209,16 @@ def _program(layer: Layer, settings: Settings, edges: np.ndarray, marks: np.ndar
         return jnp.sum(off * off) / number, (jnp.sum(jnp.abs(off)) / number, points)
 
     def run(seed, start, rate):
+        # Adam's steps are proportional to the rate, so that one Adam serves all rates.
+        optimiser = layer.optimiser(rate) if layer.optimiser else optax.adam(1.0)
+        size = 1.0 if layer.optimiser else rate
+
         def body(state):
             count, params, moments, _, history, kept = state
             members = deal(jax.random.fold_in(jax.random.key(seed), count))
             gradient, (off, points) = jax.grad(loss, has_aux=True)(params, members)
-            updates, moments = optimiser.update(gradient, moments)
-            params = jax.tree.map(lambda p, u: p + rate * u, params, updates)
+            updates, moments = optimiser.update(gradient, moments, params)
+            params = jax.tree.map(lambda p, u: p + size * u, params, updates)
             kept = jnp.where((count == marks)[:, None, None], points, kept)
             return count + 1, params, moments, off, history.at[count].set(off), kept
 
