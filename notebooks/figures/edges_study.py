@@ -32,6 +32,7 @@ import optax
 import tyro
 from jax import Array
 from rich.table import Table
+from tqdm import tqdm
 
 from lorentz_jax import functional, optim
 from lorentz_jax.bench.convergence import check_name
@@ -158,7 +159,7 @@ _SHAPES = {
 _CORE = ("euclidean", "poincare", "fgg", "fgg, gain", "fgg, weight norm, b = 0", "chen")
 STUDIES = {
     "edges": Study(
-        {f"{edge:g}": (_TREE, edge) for edge in (0.5, 1, 2, 3, 4, 6, 8)},
+        {f"{edge:g}": (_TREE, edge) for edge in (0.5, 1, 2, 3, 4, 6)},
         tuple(name for name in VARIANTS if name != "points, sgd"),
         _SETTINGS,
     ),
@@ -182,6 +183,8 @@ def study(what: Study) -> dict[str, Any]:
     for name in what.layers:
         check_name(name, VARIANTS, "layer")
     begin = time.perf_counter()
+    jobs = [(layer, title) for title in reversed(what.problems) for layer in what.layers]
+    progress = tqdm(total=len(jobs), unit="job", disable=None)
 
     def one(job: tuple[str, str]) -> list[list[int | None]]:
         layer, (edges, edge) = VARIANTS[job[0]], what.problems[job[1]]
@@ -189,9 +192,11 @@ def study(what: Study) -> dict[str, Any]:
             layer = replace(layer, optimiser=optax.sgd)
         course = train(layer, edges, replace(what.settings, edge=edge))
         pairs = zip(course.steps.tolist(), course.reached.tolist(), strict=True)
+        progress.update()
         return [[n if met else None for n, met in zip(*row, strict=True)] for row in pairs]
 
-    done = each(one, [(layer, title) for layer in what.layers for title in what.problems])
+    with progress:
+        done = each(one, jobs)
     return {
         "environment": environment(),
         "problems": list(what.problems),
