@@ -51,7 +51,7 @@ __all__ = ["NAMES", "STUDIES", "VARIANTS", "Study", "best", "study", "table"]
 
 def _start(rng: np.random.Generator, nodes: int, dim: int, units: int | None = None) -> Params:
     """Draw the start of "fgg", with the logarithms of gains of 1: one for each unit, or `units`."""
-    return LAYERS["fgg"].init(rng, nodes, dim) | {"log_gain": np.zeros(units or dim)}
+    return dict(LAYERS["fgg"].init(rng, nodes, dim)) | {"log_gain": np.zeros(units or dim)}
 
 
 def _gain(p: Params, x: Any, kappa: Any) -> Array:
@@ -90,7 +90,7 @@ def _normed_start(rng: np.random.Generator, nodes: int, dim: int, bias: float = 
 
 
 def _normed_gain_start(rng: np.random.Generator, nodes: int, dim: int) -> Params:
-    return _normed_start(rng, nodes, dim) | {"log_gain": np.zeros(dim)}
+    return dict(_normed_start(rng, nodes, dim)) | {"log_gain": np.zeros(dim)}
 
 
 def _free(rng: np.random.Generator, nodes: int, dim: int) -> Params:
@@ -183,7 +183,7 @@ def study(what: Study) -> dict[str, Any]:
     for name in what.layers:
         check_name(name, VARIANTS, "layer")
     begin = time.perf_counter()
-    jobs = [(layer, title) for title in reversed(what.problems) for layer in what.layers]
+    jobs = [(layer, title) for title in reversed(list(what.problems)) for layer in what.layers]
     progress = tqdm(total=len(jobs), unit="job", disable=None)
 
     def one(job: tuple[str, str]) -> list[list[int | None]]:
