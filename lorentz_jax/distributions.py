@@ -17,7 +17,15 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from lorentz_jax import geometry
-from lorentz_jax._src.arguments import along_batch, as_array, as_kappa, compute_dtype, concrete, row
+from lorentz_jax._src.arguments import (
+    along_batch,
+    as_array,
+    as_kappa,
+    compute_dtype,
+    concrete,
+    row,
+    unwrapped,
+)
 from lorentz_jax._src.scalars import safe_norm
 
 __all__ = ["WrappedNormal", "log_sinhc"]
@@ -81,7 +89,8 @@ class WrappedNormal:
         mean: Points `(..., D)`, by their space part: where v = 0 goes.
         scale: Standard deviations of the coordinates of v, positive; one number, or an array
             that broadcasts against mean.
-        kappa: Minus the curvature, one number or of the batch shape.
+        kappa: Minus the curvature, one number or of the batch shape; an `nnx.Param` or a
+            `nn.Kappa` stands for its present value.
 
     Raises:
         ValueError: A scale is not finite and positive, shapes do not broadcast.
@@ -101,7 +110,7 @@ class WrappedNormal:
         self.mean = as_array("mean", mean)
         scale = jnp.asarray(scale, self.mean.dtype) if np.ndim(scale) == 0 else scale
         self.scale = as_array("scale", scale, min_ndim=0)
-        self.kappa = kappa
+        self.kappa = unwrapped(kappa)  # its value now: a parameter goes on to train
         if concrete(self.scale):
             values = np.asarray(self.scale, np.float64)
             if not (np.isfinite(values) & (values > 0)).all():
@@ -115,7 +124,7 @@ class WrappedNormal:
                 f"scale of shape {self.scale.shape} does not broadcast against the coordinates of "
                 f"mean, {self.mean.shape}"
             )
-        as_kappa(kappa, compute_dtype(self.dtype), shape[:-1])
+        as_kappa(self.kappa, compute_dtype(self.dtype), shape[:-1])
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], None]:
         """Return the three attributes as the leaves of a pytree."""

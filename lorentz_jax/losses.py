@@ -5,6 +5,8 @@ every kappa. `(D192)` and so on are equations of `docs/derivations.md`. Examples
 of `geometry` do, and `from lorentz_jax import losses`.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -44,16 +46,22 @@ def contrastive(x: ArrayLike, y: ArrayLike, temperature: ArrayLike, kappa: Array
     x, y = as_array("x", x, min_ndim=2), as_array("y", y, min_ndim=2)
     check_shapes((*x.shape[:1], *x.shape[-1:]), x=x, y=y)
     dtype = compute_dtype(jnp.result_type(x, y))
-    temperature = jnp.asarray(temperature, dtype)
-    if temperature.ndim:
-        raise ValueError(f"temperature must be one number, got shape {temperature.shape}")
-    if concrete(temperature) and not temperature > 0:
-        raise ValueError(f"temperature must be > 0, got {temperature}")
+    temperature = _positive_number("temperature", temperature, dtype)
     distances = geometry.pairwise_dist(x.astype(dtype), y.astype(dtype), kappa)
     logits = -distances / temperature
     right = jnp.diagonal(logits)
     among_y, among_x = (jax.nn.logsumexp(logits, axis=axis) - right for axis in (1, 0))
     return ((among_y + among_x) / 2).astype(jnp.result_type(x, y))
+
+
+def _positive_number(name: str, value: ArrayLike, dtype: Any) -> Array:
+    """One number in this dtype; `ValueError` where it is not, or a concrete one is not positive."""
+    number = jnp.asarray(value, dtype)
+    if number.ndim:
+        raise ValueError(f"{name} must be one number, got shape {number.shape}")
+    if concrete(number) and not number > 0:
+        raise ValueError(f"{name} must be > 0, got {value}")
+    return number
 
 
 @operation
@@ -89,7 +97,7 @@ def exterior_angle(x: ArrayLike, y: ArrayLike, kappa: ArrayLike) -> Array:
     return jnp.where(there, 0, angle)[..., 0]
 
 
-def half_aperture(x: ArrayLike, kappa: ArrayLike, min_radius: float = 0.1) -> Array:
+def half_aperture(x: ArrayLike, kappa: ArrayLike, min_radius: ArrayLike = 0.1) -> Array:
     """Compute half the angle of the entailment cone at x, `asin(2 min_radius/(s |x|))` (D193).
 
     Nearer to the origin than `s |x| = 2 min_radius` there is no cone: the value is pi/2 there, and
@@ -98,18 +106,20 @@ def half_aperture(x: ArrayLike, kappa: ArrayLike, min_radius: float = 0.1) -> Ar
     Args:
         x: Points `(..., D)`.
         kappa: Minus the curvature, one number or of the batch shape.
-        min_radius: The constant K of the cones, positive.
+        min_radius: The constant K of the cones, one positive number; it may be traced.
 
     Returns:
         Angles `(...)` in (0, pi/2].
 
+    Raises:
+        ValueError: `min_radius` is not one number, or a concrete one is not positive.
+
     >>> print(f"{losses.half_aperture(jnp.array([0.4, 0.0]), 1.0):.4f}")  # asin(1/2)
     0.5236
     """
-    if not min_radius > 0:
-        raise ValueError(f"min_radius must be > 0, got {min_radius}")
     x = as_array("x", x)
-    return _half_aperture(x / jnp.asarray(2 * min_radius, x.dtype), kappa)
+    radius = _positive_number("min_radius", min_radius, compute_dtype(x.dtype))
+    return _half_aperture(x.astype(radius.dtype) / (2 * radius), kappa).astype(x.dtype)
 
 
 @operation
@@ -119,7 +129,7 @@ def _half_aperture(x, kappa):
     return jnp.where(inside, jnp.pi / 2, jnp.arcsin(1 / jnp.where(inside, 2, size)))
 
 
-def entailment(x: ArrayLike, y: ArrayLike, kappa: ArrayLike, min_radius: float = 0.1) -> Array:
+def entailment(x: ArrayLike, y: ArrayLike, kappa: ArrayLike, min_radius: ArrayLike = 0.1) -> Array:
     """Compute by how much y lies outside the entailment cone of x, as an angle (D193).
 
     `max(0, exterior_angle(x, y) - half_aperture(x))`: x is the more general of the two.
@@ -127,7 +137,7 @@ def entailment(x: ArrayLike, y: ArrayLike, kappa: ArrayLike, min_radius: float =
     Args:
         x, y: Points `(..., D)`.
         kappa: Minus the curvature, one number or of the batch shape.
-        min_radius: The constant K of the cones.
+        min_radius: The constant K of the cones, as in `half_aperture`.
 
     Returns:
         Losses `(...)` in radians; 0 inside the cone.

@@ -47,6 +47,12 @@ def as_array(name: str, x: Any, min_ndim: int = 1) -> Array:
     return x
 
 
+def unwrapped(kappa: Any) -> Any:
+    """The value of a parameter of a Flax module, and of a learned kappa; others as they are."""
+    unwrap = getattr(kappa, "__jax_array__", None)
+    return kappa if unwrap is None else unwrap()
+
+
 def as_kappa(kappa: Any, dtype: Any, batch_shape: tuple[int, ...] | None = ()) -> Array:
     """The curvature parameter as an array of `dtype`.
 
@@ -55,8 +61,7 @@ def as_kappa(kappa: Any, dtype: Any, batch_shape: tuple[int, ...] | None = ()) -
     Its shape must broadcast to `batch_shape` without enlarging it (None: any shape), so that one
     curvature per sample can never become an outer product or meet the coordinate axis.
     """
-    unwrap = getattr(kappa, "__jax_array__", None)  # of a parameter of a Flax module
-    kappa = kappa if unwrap is None else unwrap()
+    kappa = unwrapped(kappa)
     if concrete(kappa):
         values = np.asarray(kappa)
         if values.dtype.kind not in "fiu" and not jnp.issubdtype(values.dtype, jnp.floating):

@@ -15,7 +15,8 @@ class Distortion(NamedTuple):
 
     Attributes:
         average: mean of `|d/t - 1|` over all pairs.
-        worst: the largest `d/t` over the smallest; 1 for a multiple of the targets.
+        worst: the largest `d/t` over the smallest; 1 for a multiple of the targets, infinity where
+            two points coincide.
     """
 
     average: Array
@@ -53,8 +54,10 @@ def distortion(distances: ArrayLike, targets: ArrayLike) -> Distortion:
     _require_some("targets between 0 and infinity", counted)
     ratio = d / jnp.where(counted, t, 1).astype(d.dtype)
     average = jnp.sum(jnp.where(counted, jnp.abs(ratio - 1), 0)) / _count(counted, d)
-    largest, least = (jnp.where(counted, ratio, other) for other in (0, jnp.inf))
-    return Distortion(average, jnp.max(largest) / jnp.min(least))
+    most = jnp.max(jnp.where(counted, ratio, 0))
+    least = jnp.min(jnp.where(counted, ratio, jnp.inf))
+    apart = least > 0  # else two points coincide
+    return Distortion(average, jnp.where(apart, most / jnp.where(apart, least, 1), jnp.inf))
 
 
 def mean_average_precision(distances: ArrayLike, adjacency: ArrayLike) -> Array:

@@ -221,26 +221,8 @@ def _near_or_far(
     return jnp.where(inside, near(jnp.where(inside, x, 0)), beyond)
 
 
-@jax.custom_jvp
-def sinhc(x: Array) -> Array:
-    """`sinh(x) / x`, 1 at 0. Its derivative `(cosh x - sinhc x) / x` is exact through 0."""
-    return _near_or_far(x, 1, lambda x: even_series(_SINHC, x, 1), lambda x: jnp.sinh(x) / x)
-
-
-@sinhc.defjvp
-def _sinhc_jvp(primals, tangents):
-    (x,), (dx,) = primals, tangents
-    slope = _near_or_far(  # (D4)
-        x,
-        1,
-        lambda x: x * even_series(_SINHC_SLOPE, x, 1),
-        lambda x: jnp.cosh(x) * (1 - jnp.tanh(x) / x) / x,  # inf, not inf - inf, where cosh is
-    )
-    return sinhc(x), slope * dx
-
-
 def sinhc_slope(x: Array) -> Array:
-    """`sinhc'(x) / x`, 1/3 at 0 (D4)."""
+    """`sinhc'(x) / x` for `sinhc x = sinh(x)/x`, 1/3 at 0 (D4)."""
     return _near_or_far(
         x,
         1,

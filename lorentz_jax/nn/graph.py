@@ -8,13 +8,13 @@ from jax import Array
 
 from lorentz_jax import functional
 from lorentz_jax._src.centred import check_center
-from lorentz_jax.nn import initializers
-from lorentz_jax.nn.modules import NORMALS, Activation, HyperplaneLayer
+from lorentz_jax.nn.layers import LorentzLinear
+from lorentz_jax.nn.modules import NORMALS
 
 __all__ = ["LorentzGraphConv"]
 
 
-class LorentzGraphConv(HyperplaneLayer):
+class LorentzGraphConv(LorentzLinear):
     """Lorentz graph convolution: `functional.linear`, then `functional.aggregate` over neighbours.
 
     Its Euclidean twin, and flat limit, is a linear layer before a weighted mean. The graph is an
@@ -26,17 +26,12 @@ class LorentzGraphConv(HyperplaneLayer):
         out_features: D_out, space coordinates of the output.
         kappa: curvature parameter; the curvature is -kappa, and a call can override it.
         rngs: the stream `params` draws the kernel.
-        learn_kappa: make kappa a parameter, see `Kappa`.
-        activation: elementwise on space parts, after the centroids; None for none.
         center: of the sums, "origin", or "middle" for points far out, see `functional.aggregate`.
-        weight_norm: train direction and length of a unit apart, `w = softplus(g) a/|a|`.
-        use_bias: with b.
-        init: preset of `initializers`; "fast" learns quickly, "paper" is the reference's.
-        param_dtype: dtype of the parameters; the output has the dtype of the input.
+        **options: the others of `LorentzLinear`. The `activation` comes after the centroids.
 
     Raises:
-        ValueError: `kappa` is not positive (or not in the bounds of `Kappa`), no such `init`, or a
-            size below 1.
+        ValueError: `kappa` is not positive (or not in the bounds of `Kappa`), no such `init` or
+            `center`, or a size below 1.
 
     Example:
         >>> layer = LorentzGraphConv(3, 5, kappa=1.0, rngs=nnx.Rngs(0))
@@ -49,16 +44,15 @@ class LorentzGraphConv(HyperplaneLayer):
 
     def __init__(
         self, in_features: int, out_features: int, *, kappa: float, rngs: nnx.Rngs,
-        learn_kappa: bool = False, activation: Activation | None = None, center: str = "origin",
-        weight_norm: bool = True, use_bias: bool = True, init: str = "fast",
-        param_dtype: Any = jnp.float32,
+        center: str = "origin", **options: Any,
     ):  # fmt: skip
-        shape = (in_features, out_features)
-        values = initializers.affine(rngs.params(), shape, init, weight_norm, param_dtype)
-        super().__init__(values, kappa, learn_kappa, activation, init, use_bias)
+        super().__init__(in_features, out_features, kappa=kappa, rngs=rngs, **options)
         self.center = check_center(center)
 
     compiles, constant_names = True, NORMALS
+
+    def fold(self, norm: nnx.Module, kappa: float) -> None:
+        """Return None: a norm after the centroids stays what it is."""
 
     def __call__(
         self, x: Array, kappa: Any = None, adjacency: Any = None, *, senders: Array | None = None,
@@ -78,17 +72,44 @@ class LorentzGraphConv(HyperplaneLayer):
             num_segments: M, the number of receiving nodes. Default: N.
 
         Raises:
-            TypeError: there is no graph, or there are two.
+            TypeError: there is no graph, or there are two; arguments of edges beside a matrix, or
+                a matrix of integers.
         """
-        listed = senders is not None and receivers is not None
-        if listed == (adjacency is not None) or (senders is None) != (receivers is None):
-            raise TypeError("expected either an adjacency matrix, or senders and receivers")
+        edges = {"weights": weights, "num_segments": num_segments}
+        _check_graph(kappa, adjacency, senders, receivers, edges)
         normals, kappa = self.normals(kappa), self.resolve_kappa(kappa)
         y = functional.linear(x, normals, kappa)
         if senders is not None and receivers is not None:
             count = x.shape[-2] if num_segments is None else num_segments
-            edges = receivers, count, kappa, weights, senders
-            y = functional.segment_aggregate(y, *edges, self.center)
+            y = functional.segment_aggregate(
+                y, receivers, count, kappa, weights, senders, self.center
+            )
         else:
             y = functional.aggregate(y, adjacency, kappa, self.center)
         return y if self.activation is None else self.activation(y)
+
+
+def _check_graph(
+    kappa: Any, adjacency: Any, senders: Any, receivers: Any, edges: dict[str, Any]
+) -> None:
+    """Raise `TypeError` unless there is one graph; `edges` are what a matrix has no use for."""
+    expected = "expected either an adjacency matrix, or senders and receivers"
+    if adjacency is None and senders is None and receivers is None:
+        hint = "" if kappa is None else "; the second argument is kappa, so write adjacency=..."
+        raise TypeError(f"{expected}, got neither{hint}")
+    if adjacency is None:
+        if senders is None or receivers is None:
+            missing = "senders" if senders is None else "receivers"
+            raise TypeError(f"{expected}, {missing} are missing")
+        return
+    names = {"senders": senders, "receivers": receivers, **edges}
+    beside = [name for name, value in names.items() if value is not None]
+    if beside:
+        raise TypeError(f"{expected}, got an adjacency and {' and '.join(beside)}")
+    dtype = getattr(adjacency, "dtype", None)
+    dtype = jnp.asarray(adjacency).dtype if dtype is None else dtype
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise TypeError(
+            f"adjacency must hold floating-point weights, got dtype {dtype}: give it the dtype of "
+            "the points, as by .astype(x.dtype)"
+        )

@@ -80,6 +80,10 @@ class Kappa(nnx.Module):
         low, high = self.bounds
         return low * jnp.exp(math.log(high / low) * jax.nn.sigmoid(self.raw[...]))
 
+    def __jax_array__(self) -> Array:
+        """Stand for its present value in the functions of the pure modules."""
+        return jnp.asarray(self())
+
 
 def resolve_kappa(own: Any, given: Any = None) -> Any:
     """Return the kappa to compute with: `given` unless it is None, else the value of `own`.

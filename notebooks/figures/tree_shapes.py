@@ -19,7 +19,7 @@ __all__ = [
     "caterpillar",
     "check_parents",
     "depths",
-    "distortions",
+    "distortion",
     "least_radius",
     "mammals",
     "mean_average_precision",
@@ -111,21 +111,11 @@ def check_parents(parents: Any) -> np.ndarray:
     return parents
 
 
-def distortions(distances: Any, wanted: Any) -> tuple[float, float]:
-    """Return average and worst distortion of distances for wanted ones, both `(nodes, nodes)`.
-
-    With d and w the two of a pair of nodes these are the mean of `|d/w - 1|` over pairs, and
-    `max(d/w)/min(d/w)`, which no scaling changes; 0 and 1 are best.
-    """
-    distances, wanted = np.asarray(distances, float), np.asarray(wanted, float)
-    if distances.shape != wanted.shape or distances.ndim != 2 or len(distances) < 2:
-        raise ValueError(
-            f"expected two square matrices of one size, got {distances.shape} and {wanted.shape}"
-        )
-    above = np.triu_indices(len(distances), 1)
-    ratio = distances[above] / wanted[above]
-    low, high = ratio.min(), ratio.max()
-    return float(np.mean(np.abs(ratio - 1))), float(high / low) if low > 0 else float("inf")
+def distortion(distances: Any, wanted: Any) -> tuple[float, float]:
+    """Return `metrics.distortion`, average and worst, in float64; 0 and 1 are best."""
+    with jax.enable_x64(True):
+        result = metrics.distortion(np.asarray(distances, float), np.asarray(wanted, float))
+        return float(result.average), float(result.worst)
 
 
 def mean_average_precision(distances: Any, edges: Any) -> float:
@@ -197,7 +187,7 @@ def tree_size(branching: int, depth: int, edge: float, kappa: float = 1.0) -> Tr
         distances = np.asarray(geometry.dist(points[:, None], points[None], kappa))
         radius = float(np.max(geometry.dist0(points, kappa)))
     error = np.abs(distances[edges > 0] / (edge * edges[edges > 0]) - 1).max()
-    worst = distortions(distances, edges)[1]
+    worst = distortion(distances, edges)[1]
     return TreeSize(worst, radius, least_radius(depth, edge, error), edge * depth)
 
 

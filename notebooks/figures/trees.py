@@ -28,7 +28,7 @@ from lorentz_jax.bench.convergence import check_name, run_compiled
 from lorentz_jax.hyperplane import normals
 
 from . import growth
-from .tree_shapes import distortions, mean_average_precision, tree_distances
+from .tree_shapes import distortion, mean_average_precision, tree_distances
 
 __all__ = [
     "DEFAULTS",
@@ -271,7 +271,7 @@ def quality(
     settings = replace(settings, rates=(rate,), seeds=1, target=0.0, cap=max(marks) + 1)
     points = train(layer, edges, settings, marks).points[0, 0]
     distances, wanted = apart(layer, points, settings.kappa), settings.edge * edges
-    average, worst = np.array([distortions(d, wanted) for d in distances]).T
+    average, worst = np.array([distortion(d, wanted) for d in distances]).T
     precision = np.array([mean_average_precision(d, edges) for d in distances])
     return Quality(np.array(marks), average, worst, precision, points)
 

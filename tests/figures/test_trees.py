@@ -12,7 +12,7 @@ import pytest
 from lorentz_jax import geometry
 from lorentz_jax.hyperplane import normals
 from notebooks.figures import tree_shapes, trees, trees_report, trees_study
-from notebooks.figures.tree_shapes import distortions, mean_average_precision, regular_tree
+from notebooks.figures.tree_shapes import distortion, mean_average_precision, regular_tree
 from notebooks.figures.trees import Settings, train
 from notebooks.figures.trees_study import PAIR, fit_laws, tuned
 from tests import oracle
@@ -75,14 +75,14 @@ def test_the_taxonomy():
     assert (edges[wolf, fox], edges[wolf, cat], edges[wolf, 0]) == (4, 6, 4)
 
 
-def test_distortions_of_three_points():
+def test_distortion_of_three_points():
     wanted = np.array([[0, 1, 2], [1, 0, 1], [2, 1, 0]])
     found = np.array([[0, 1.5, 1], [1.5, 0, 1], [1, 1, 0]])
-    average, worst = distortions(found, wanted)  # ratios 1.5, 0.5, 1
+    average, worst = distortion(found, wanted)  # ratios 1.5, 0.5, 1
     assert (average, worst) == pytest.approx((1 / 3, 3))
-    assert distortions(7 * found, wanted)[1] == pytest.approx(3)
-    assert distortions(wanted, wanted) == (0, 1)
-    assert distortions(0 * found, wanted) == (1, math.inf)
+    assert distortion(7 * found, wanted)[1] == pytest.approx(3)
+    assert distortion(wanted, wanted) == (0, 1)
+    assert distortion(0 * found, wanted) == (1, math.inf)
 
 
 def test_precision_of_a_path():
@@ -181,7 +181,7 @@ def test_points_and_distortion_before_the_first_step(kappa):
     np.testing.assert_allclose(found.points[0, 1, 0], want, rtol=1e-12)
     apart = oracle.evaluate(oracle.SPACE["dist"], want[:, None], want[None], kappa=kappa)
     np.testing.assert_allclose(trees.apart("fgg", want, kappa), apart, rtol=1e-9, atol=1e-12)
-    want = distortions(apart, 0.7 * edges)[0]
+    want = distortion(apart, 0.7 * edges)[0]
     np.testing.assert_allclose(found.history[:, 1, 0], want, rtol=1e-10)
     assert not np.allclose(found.points[0, 0, 0], found.points[0, 1, 0]), "seeds differ"
     # Adam's first step moves every weight by the rate.
@@ -281,7 +281,7 @@ def test_two_nodes_part_fast_for_ours_and_slowly_for_chen():
         (lambda: regular_tree(0, 2), "branching and depth must be at least 1"),
         (lambda: tree_shapes.depths([0, 0]), "expected node 0 to be the one root"),
         (lambda: tree_shapes.tree_distances([-1, 2, 0]), "parents before their children"),
-        (lambda: distortions(np.eye(2), np.eye(3)), "two square matrices of one size"),
+        (lambda: distortion(np.eye(2), np.eye(3)), r"targets must have shape \(2, 2\)"),
         (lambda: train("fog", np.ones((2, 2))), "no layer 'fog', there are 'fgg'"),
         (lambda: train("fgg", np.ones((2, 3))), "expected a square matrix"),
         (lambda: train("fgg", np.ones((2, 2))), "0 from a node to itself"),

@@ -13,8 +13,9 @@ from tests.oracle import assert_close
 DTYPES = (np.float32, np.float64)
 
 
-def mp_sinhc(t):
-    return mp.sinh(t) / t if t else mp.mpf(1)
+def mp_sinhc_slope(t):
+    """The derivative of sinh(t)/t over t as a hypergeometric series, where nothing cancels."""
+    return mp.hyp0f1(mp.mpf(5) / 2, t * t / 4) / 3
 
 
 def mp_asinhc(t):
@@ -38,10 +39,13 @@ def derivatives(function):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
-    ("function", "truth", "extra"),
-    [(scalars.sinhc, mp_sinhc, (40, 80)), (scalars.asinhc, mp_asinhc, (1e3, 1e10, 1e18))],
+    ("function", "truth", "extra", "loss"),
+    [
+        (scalars.sinhc_slope, mp_sinhc_slope, (40, 80), 3),  # itself a derivative
+        (scalars.asinhc, mp_asinhc, (1e3, 1e10, 1e18), 1),
+    ],
 )
-def test_sinhc_and_asinhc(x64, function, truth, extra, dtype):
+def test_sinhc_slope_and_asinhc(x64, function, truth, extra, loss, dtype):
     """Derivative `order` to about 2^order digits less than the value: the far forms cancel."""
     t = arguments(dtype, extra)
     eps = float(np.finfo(dtype).eps)
@@ -54,17 +58,16 @@ def test_sinhc_and_asinhc(x64, function, truth, extra, dtype):
             gap = np.abs(results[order] - want) - np.finfo(dtype).tiny
             scale = np.maximum(np.abs(want), 0.01 if order == 2 else 1e-300)  # one has a zero
             ratio = gap / (eps * scale * np.maximum(1, np.abs(t)))
-            assert ratio.max() <= factor, (order, t[ratio.argmax()])
-    assert (results[0, t == 0] == 1).all()
+            assert ratio.max() <= factor * loss, (order, t[ratio.argmax()])
+    assert (results[0, t == 0] == dtype(truth(mp.mpf(0)))).all()
     assert (results[1, t == 0] == 0).all()
     half = len(t) // 2  # even, bit for bit
     np.testing.assert_array_equal(results[0, :half], results[0, half:])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_sinhc_overflows_to_inf_with_its_slope(x64, dtype):
-    value, slope = jax.jit(jax.value_and_grad(scalars.sinhc))(jnp.asarray(2000, dtype))
-    assert value == slope == np.inf
+def test_sinhc_slope_overflows_to_inf(x64, dtype):
+    assert jax.jit(scalars.sinhc_slope)(jnp.asarray(2000, dtype)) == np.inf
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -260,9 +260,23 @@ def test_the_graph_layer_is_its_functions():
     edges = dict(zip(("senders", "receivers", "weights"), GRAPH, strict=True))
     np.testing.assert_allclose(layer(x, **edges), want, rtol=1e-5, atol=1e-6)
     assert layer(x, num_segments=6, **edges).shape == (6, 5)
-    for graph in ({}, {"senders": GRAPH[0]}, {"adjacency": dense, **edges}):
-        with pytest.raises(TypeError, match="either an adjacency matrix, or senders and receivers"):
-            layer(x, **graph)
+    for arguments, graph, message in [
+        ((), {}, "got neither$"),
+        ((dense,), {}, "got neither; the second argument is kappa, so write adjacency="),
+        ((), {"senders": GRAPH[0]}, "receivers are missing"),
+        ((), {"adjacency": dense, **edges}, "an adjacency and senders and receivers and weights"),
+        ((), {"adjacency": dense, "weights": GRAPH[2]}, "got an adjacency and weights"),
+        ((), {"adjacency": bcoo, "num_segments": 4}, "got an adjacency and num_segments"),
+        ((), {"adjacency": dense.astype(int)}, "adjacency must hold floating-point.*got dtype int"),
+        ((), {"adjacency": (dense > 0).tolist()}, "floating-point weights, got dtype bool"),
+        ((), {"adjacency": sparse.BCOO.fromdense(dense.astype(int))}, "weights, got dtype int"),
+    ]:
+        with pytest.raises(TypeError, match=message):
+            layer(x, *arguments, **graph)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'activations'"):
+        nn.LorentzGraphConv(3, 5, kappa=1.0, rngs=nnx.Rngs(0), activations=None)
+    sequence = nnx.Sequential(layer, nn.LorentzBatchNorm(5, kappa=0.7))
+    assert layer.fold(sequence.layers[1], 0.7) is None, "its activation and centroids come between"
 
 
 def test_layers_tend_to_their_euclidean_twins(x64):

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import mpmath as mp
 import numpy as np
 import pytest
+from flax import nnx
 
-from lorentz_jax import geometry
+from lorentz_jax import geometry, nn
 from lorentz_jax.bench.numerics import truth
 from lorentz_jax.distributions import WrappedNormal, log_sinhc
 from tests import oracle
@@ -153,6 +154,27 @@ def test_shapes_dtypes_and_transforms():
     point = jnp.asarray([0.6, -0.8])
     one_by_one = jax.jit(jax.vmap(lambda normal: normal.log_prob(point)))(many)
     np.testing.assert_allclose(one_by_one, jax.jit(many.log_prob)(point), rtol=1e-6)
+
+
+def test_a_learned_kappa_of_a_module():
+    """An `nnx.Param` and a `Kappa` stand for their values, and a gradient reaches them."""
+    point = jnp.asarray([0.6, -0.8])
+
+    @jax.jit
+    def log_prob(kappa):
+        normal = WrappedNormal(jnp.zeros(2), 0.5, kappa)
+        return jax.jit(lambda normal: normal.log_prob(point))(normal)  # kappa is a leaf
+
+    value, slope = jax.jit(jax.value_and_grad(log_prob))(jnp.float32(1.5))
+    for kappa in (nnx.Param(jnp.float32(1.5)), nn.Kappa(1.5)):
+        np.testing.assert_allclose(log_prob(kappa), value, rtol=1e-5)
+    param = nnx.Param(jnp.float32(1.5))
+    normal = WrappedNormal(jnp.zeros(2), 0.5, param)
+    param[...] = jnp.float32(3)
+    assert float(normal.kappa) == 1.5, "a distribution does not change as its parameter trains"
+    learned = nn.Kappa(1.5)
+    want = slope * jax.grad(lambda kappa: kappa())(learned).raw[...]
+    np.testing.assert_allclose(jax.grad(log_prob)(learned).raw[...], want, rtol=1e-5)
 
 
 def test_half_precision_in_and_out():

@@ -103,6 +103,19 @@ def test_the_cone_near_the_origin_is_a_half_space():
     assert float(gradient[3, 0]) < 0
     with pytest.raises(ValueError, match="min_radius must be > 0"):
         losses.half_aperture(x, 1.0, 0.0)
+    with pytest.raises(ValueError, match=r"min_radius must be one number, got shape \(4,\)"):
+        losses.half_aperture(x, 1.0, jnp.ones(4))
+
+
+def test_the_constant_of_the_cones_can_be_learned():
+    x, y = jnp.asarray([[0.6, 0.3]]), jnp.asarray([[-1.0, 0.5]])
+    loss = jax.jit(lambda k: jnp.sum(losses.entailment(x, y, 2.0, k)))
+    radius = jnp.float32(0.1)
+    np.testing.assert_allclose(loss(radius), losses.entailment(x, y, 2.0)[0], rtol=1e-6)
+    # The derivative of -asin(2 k/(s |x|)).
+    inverse = 2 / np.sqrt(2.0 * 0.45)
+    want = -inverse / np.sqrt(1 - (inverse * 0.1) ** 2)
+    np.testing.assert_allclose(jax.grad(loss)(radius), want, rtol=1e-5)
 
 
 @pytest.mark.parametrize("kappa", [0.1, 1.0, 2.5])
