@@ -31,7 +31,7 @@ from lorentz_jax._src.arguments import (
     row,
 )
 from lorentz_jax._src.charts import time_column
-from lorentz_jax._src.radial import arc_over, plane_arc, size_sinh
+from lorentz_jax._src.radial import arc_over, plane_arc, plane_column
 from lorentz_jax._src.scalars import binary_scale, divide, safe_norm, theta_limit
 from lorentz_jax._src.smooth import grown
 
@@ -165,11 +165,10 @@ def _factored(a: Array, g: Array, b: Array, kappa: Array) -> tuple[Normals, Arra
 
 def _column(size: Array, b: Array, kappa: Array) -> tuple[Array, Array, Array]:
     """Time, cosh(theta) and excess of units with |w| = size."""
-    s, limit = jnp.sqrt(kappa), theta_limit(size.dtype)
-    full = divide(-s * b, size)
-    theta = jnp.clip(full, -limit, limit)  # (D66)
-    time = size_sinh(-s * b, size, limit)  # (D62), (D14)
-    return time, jnp.cosh(theta), jnp.maximum(jnp.abs(full) - limit, 0)
+    limit = theta_limit(size.dtype)
+    time, cosh = plane_column(size, b, kappa, limit)  # (D62)
+    full = divide(jnp.sqrt(kappa) * b, size)
+    return time, cosh, jnp.maximum(jnp.abs(full) - limit, 0)  # (D66)
 
 
 def _lorentz_norm(normals: Normals) -> tuple[Array, Array]:

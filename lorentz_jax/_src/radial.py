@@ -14,13 +14,15 @@ of all modules of `_src`:
 | `unit`, `ux`, `uy` | direction `x/|x|`, 0 at the origin |
 | `radial` or `along`, `across` | part of a vector along a direction, and the rest of it |
 | `arc`, `arc_along` | `r` of a size; the vector of length r along x |
-| `arc_over`, `size_sinh` | `l asinh(z/l)` for a length l, and its inverse `l sinh(z/l)` |
+| `arc_over` | `l asinh(z/l)` for a length l |
+| `plane_column` | what the normal of a plane has beside its direction |
 | `asinhc_pull` | `x asinhc'(x)`: how fast asinhc falls, in proportion |
 | `tanh_gap` | `tanh x - x` |
 | `plane_arc` | distance from a plane, of the product of point and normal |
 """
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -28,14 +30,16 @@ from jax import Array
 from jax.custom_derivatives import SymbolicZero
 
 from lorentz_jax._src.scalars import (
+    SINHC,
+    SINHC_SLOPE,
     asinh_scaled,
     asinhc,
     asinhc_pull,
     direction,
     divide,
+    even_series,
     hypot,
     safe_norm,
-    sinhc_slope,
 )
 from lorentz_jax._src.smooth import split
 
@@ -91,25 +95,68 @@ def _arc_over_jvp(primals, tangents):
     return arc_over(x, size), dx / hypot(q, jnp.ones_like(q)) + by_size * dsize
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
-def size_sinh(x: Array, size: Array, limit: float) -> Array:
-    """`size sinh(x/size)` with x/size cut at `limit`; x itself, the limit, where size is 0.
+@functools.partial(jax.custom_jvp, nondiff_argnums=(3,))
+def plane_column(size: Array, b: Array, kappa: Array, limit: float) -> tuple[Array, Array]:
+    """`size sinh(theta)` and `cosh theta` of `theta = -s b/size`, which is cut at `limit`.
 
-    In the size its derivative is `sinh q - q cosh q`, q = x/size, without cancellation. (The series
-    is in the derivative alone: XLA would evaluate one of the value for every output of a layer.)
+    The first is `-s b`, its limit, where size is 0.
     """
-    q = jnp.clip(divide(x, size), -limit, limit)
-    return jnp.where(size > 0, size * jnp.sinh(q), x)
+    parts = _plane_parts(size, b, kappa, limit)
+    return parts[0], parts[1]
 
 
-@size_sinh.defjvp
-def _size_sinh_jvp(limit, primals, tangents):
-    (x, size), (dx, dsize) = primals, tangents
-    uncut = divide(x, size)
-    inside, q = jnp.abs(uncut) <= limit, jnp.clip(uncut, -limit, limit)
-    by_x = jnp.where(inside, jnp.cosh(q), 0)  # (D14)
-    by_size = jnp.where(inside, -(q**3) * sinhc_slope(q), jnp.sinh(q))
-    return size_sinh(x, size, limit), by_x * dx + by_size * dsize
+@functools.partial(jax.custom_jvp, nondiff_argnums=(3,))
+def _plane_parts(size: Array, b: Array, kappa: Array, limit: float) -> Array:
+    """What `plane_column` and its derivatives are made of, as the rows of one array.
+
+    It is one kernel then: as arrays by themselves, XLA would compile ten of them.
+    """
+    push = -jnp.sqrt(kappa) * b
+    inverse = jnp.where(size > 0, 1 / jnp.where(size > 0, size, 1), 0)
+    q = jnp.clip(divide(push, size), -limit, limit)
+    near = jnp.abs(q) < 1
+    small = jnp.where(near, q, 0)
+    half = jnp.exp(jnp.abs(q) + math.log(0.5))
+    rest = 0.25 / half
+    cosh = half + rest
+    sinh = jnp.where(near, q * even_series(SINHC, small, 1), jnp.sign(q) * (half - rest))
+    slow = small * small * small * even_series(SINHC_SLOPE, small, 1)
+    fall = jnp.where(near, slow, q * cosh - sinh)
+    time = jnp.where(size > 0, size * sinh, push)
+    return jnp.stack([time, cosh, sinh, fall, q, inverse])
+
+
+def _plane_moves(primals, tangents, limit):
+    """The parts, and how push, size and theta move (D147)."""
+    (size, b, kappa), (dsize, db, dkappa) = primals, tangents
+    parts = _plane_parts(size, b, kappa, limit)
+    _, _, _, _, q, inverse = parts
+    s, zero = jnp.sqrt(kappa), jnp.zeros_like(size)
+    dpush = zero if isinstance(db, SymbolicZero) else -s * db
+    if not isinstance(dkappa, SymbolicZero):
+        dpush = dpush - b / (2 * s) * dkappa
+    dsize = zero if isinstance(dsize, SymbolicZero) else dsize
+    inside = jnp.abs(q) < limit
+    return parts, inside, dpush, dsize, jnp.where(inside, inverse * (dpush - q * dsize), 0)
+
+
+def _plane_column_jvp(limit, primals, tangents):
+    parts, inside, dpush, dsize, dq = _plane_moves(primals, tangents, limit)
+    time, cosh, sinh, fall, _, _ = parts
+    dtime = jnp.where(inside, cosh * dpush - fall * dsize, sinh * dsize)
+    return (time, cosh), (dtime, sinh * dq)  # (D14), (D148)
+
+
+def _plane_parts_jvp(limit, primals, tangents):
+    parts, inside, dpush, dsize, dq = _plane_moves(primals, tangents, limit)
+    _, cosh, sinh, fall, q, inverse = parts
+    dtime = jnp.where(inside, cosh * dpush - fall * dsize, sinh * dsize)
+    dinverse = -inverse * (inverse * dsize)
+    return parts, jnp.stack([dtime, sinh * dq, cosh * dq, q * sinh * dq, dq, dinverse])
+
+
+plane_column.defjvp(_plane_column_jvp, symbolic_zeros=True)
+_plane_parts.defjvp(_plane_parts_jvp, symbolic_zeros=True)
 
 
 def tanh_gap(x: Array) -> Array:

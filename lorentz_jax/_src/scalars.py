@@ -202,8 +202,8 @@ def even_series(coefficients, x: Array, edge: float) -> Array:
 
 
 # Taylor coefficients of sinh(x)/x, and of its derivative over x; 12 terms reach 1e-20 at |x| = 1.
-_SINHC = [Fraction(1, math.factorial(2 * n + 1)) for n in range(12)]  # (D4)
-_SINHC_SLOPE = [2 * n * c for n, c in enumerate(_SINHC)][1:]
+SINHC = [Fraction(1, math.factorial(2 * n + 1)) for n in range(12)]  # (D4)
+SINHC_SLOPE = [2 * n * c for n, c in enumerate(SINHC)][1:]
 # The same for asinh(x)/x, whose series converges slower; 26 terms reach 1e-17 at |x| = 1/2.
 _ASINHC = [
     Fraction((-1) ** n * math.factorial(2 * n), 4**n * math.factorial(n) ** 2 * (2 * n + 1))
@@ -226,7 +226,7 @@ def sinhc_slope(x: Array) -> Array:
     return _near_or_far(
         x,
         1,
-        lambda x: even_series(_SINHC_SLOPE, x, 1),
+        lambda x: even_series(SINHC_SLOPE, x, 1),
         lambda x: jnp.cosh(x) / x * (1 - jnp.tanh(x) / x) / x,
     )
 

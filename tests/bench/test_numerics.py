@@ -11,7 +11,7 @@ from lorentz_jax import geometry
 from lorentz_jax.bench import cli as bench
 from lorentz_jax.bench.numerics import grid, measure
 from lorentz_jax.bench.numerics.cases import CASES
-from lorentz_jax.bench.numerics.truth import exact
+from lorentz_jax.bench.numerics.differences import exact
 
 COUNT = 12
 

@@ -26,6 +26,7 @@ class Case:
       share: part of the radius that the dtype can represent in which the function works.
       kink: whether the value 0 has no derivative (but one by convention, which is not compared).
       note: why it errs more than by its conditioning, where it does.
+      second_note: the same of its Hessian.
     """
 
     module: str
@@ -36,6 +37,7 @@ class Case:
     share: float = 1.0
     kink: bool = False
     note: str = ""
+    second_note: str = ""
 
 
 # Inputs whose last axis are coordinates, which `spread` may make more of.
@@ -67,12 +69,13 @@ _NOTES = {
     "lorentzian, relu": "the derivative in kappa is 0: what remains is a difference of equal terms",
     "lorentzian, tanh": "where tanh is 1 its derivative is rounded to 0",
 }
+_SECOND_NOTES: dict[str, str] = {}
 CASES: dict[str, Case] = {}
 
 
 def _add(module: str, name: str, inputs: str, output: str, call: Any, truth: Any, **options: Any):
-    note = _NOTES.get(name, "")
-    CASES[name] = Case(module, tuple(inputs.split()), output, call, truth, note=note, **options)
+    options |= {"note": _NOTES.get(name, ""), "second_note": _SECOND_NOTES.get(name, "")}
+    CASES[name] = Case(module, tuple(inputs.split()), output, call, truth, **options)
 
 
 def _geometry() -> None:

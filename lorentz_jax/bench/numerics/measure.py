@@ -7,7 +7,8 @@ can do to the result, by its exact first derivatives. bfloat16 is computed in fl
 limit is half an ulp for the rounding of the result and float32's eps for the inputs. A function
 owes an error within a few ulps of that limit. Gradients are products with one random cotangent for
 each sample. They are measured for each argument on its own, kappa included, and reported for the
-worst of them.
+worst of them. Hessians of the product with the cotangent, forward over reverse, are measured block
+by block, an argument against another: a smaller set of the samples, see `hessians`.
 """
 
 import concurrent.futures
@@ -28,21 +29,23 @@ from rich.table import Table
 from lorentz_jax.bench import external
 from lorentz_jax.bench.numerics import grid
 from lorentz_jax.bench.numerics.cases import CASES, COORDINATES, Case
-from lorentz_jax.bench.numerics.truth import exact
+from lorentz_jax.bench.numerics.differences import exact
+from lorentz_jax.bench.numerics.errors import columns, compare, norm, summary
+from lorentz_jax.bench.numerics.hessians import chosen, measure_hessians
 from lorentz_jax.bench.style import COLOURS, make_panels, make_table
 from lorentz_jax.bench.timing import environment, environment_line
 
 DTYPES = tuple(grid.FORMATS)
 Truth = list[dict[str, Any]]
-Parts = tuple[np.ndarray, np.ndarray]
 _CHUNK = 10
-LOW = 2
-"""Largest level of `grid.spread` with at most 48 coordinates."""
 OWED = 8.0
 """An error of so many ulps beyond what the conditioning allows is one to explain."""
 _COLUMNS = ("worst", "limit", "median", "beyond_low", "beyond", "nonfinite")
 _TITLES = ("worst", "limit", "median", "beyond", "D>48", "bad")
-_PARTS = ("value", "gradient")
+# Hessians are those of three coordinates.
+_HESSIAN_COLUMNS = ("worst", "limit", "beyond", "beside", "nonfinite")
+_HESSIAN_TITLES = ("worst", "limit", "beyond", "beside", "bad")
+_PARTS = ("value", "gradient", "hessian")
 
 
 def sample(case: Case, dtype: str, count: int, seed: int = 0) -> tuple[list, np.ndarray, Any]:
@@ -65,9 +68,13 @@ def sample(case: Case, dtype: str, count: int, seed: int = 0) -> tuple[list, np.
 def truths(name: str, dtype: str, count: int, start: int, stop: int) -> Truth:
     """Return exact results of samples `start` to `stop` of one case, in a process of its own."""
     case = CASES[name]
-    arguments, cotangent, _ = sample(case, dtype, count)
+    arguments, cotangent, level = sample(case, dtype, count)
+    second = set(chosen(dtype, level).tolist())
     *arguments, cotangent = (np.asarray(a, np.float64) for a in (*arguments, cotangent))
-    return [exact(case.truth, [a[i] for a in arguments], cotangent[i]) for i in range(start, stop)]
+    return [
+        exact(case.truth, [a[i] for a in arguments], cotangent[i], i in second)
+        for i in range(start, stop)
+    ]
 
 
 def _widen(x: np.ndarray, output: str, level: np.ndarray) -> np.ndarray:
@@ -98,97 +105,29 @@ def evaluate(case: Case, dtype: str, count: int) -> tuple[np.ndarray, list[np.nd
         return np.asarray(value), [np.asarray(g) for g in gradients]
 
 
-def _errors(got: np.ndarray, high: np.ndarray, low: np.ndarray) -> np.ndarray:
-    """Return the norm of `got - (high + low)` of each sample."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        gap = (np.asarray(got, np.float64) - high) - low
-        return _norm(gap)
-
-
-def _norm(x: np.ndarray) -> np.ndarray:
-    """Return the norm of each sample; no square overflows."""
-    flat = np.abs(x.reshape(len(x), -1)).astype(np.float64)
-    largest = flat.max(axis=1, initial=0, keepdims=True)
-    scale = np.where((largest > 0) & np.isfinite(largest), largest, 1)
-    with np.errstate(over="ignore"):
-        return scale[:, 0] * np.sqrt(((flat / scale) ** 2).sum(axis=1))
-
-
-def compare(
-    got: np.ndarray, exactly: Parts, moves: np.ndarray, dtype: str, floor: Any = 0.0
-) -> tuple[np.ndarray, ...]:
-    """Return errors, limits and excesses in ulps, and whether it is not finite, of each sample.
-
-    Outside the domain are samples whose exact result the dtype cannot represent (overflow, or so
-    small that it loses digits): NaN in every array. An exact 0 has no relative error: excess 0 if
-    the result is within what its conditioning allows and eps^2 of `floor`, else inf.
-    """
-    form, (high, low) = grid.FORMATS[dtype], exactly
-    size, error = _norm(high), _errors(got, high, low)
-    inside = (size < form.largest / 4) & ((size > form.smallest / form.eps) | (size == 0))
-    finite = np.isfinite(np.asarray(got, np.float64).reshape(len(got), -1)).all(axis=1)
-    half = 0.5 if form.eps != form.inner_eps else 0.0
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        limit = half + moves * form.inner_eps / (form.eps * size)
-        ulps = error / (form.eps * size)
-        excess = np.maximum(ulps - limit, 0)
-    zero = size == 0
-    owed = form.inner_eps * (moves + form.inner_eps * floor)
-    excess[zero] = np.where(error <= owed, 0, np.inf)[zero]
-    ulps[zero] = limit[zero] = np.nan
-    ulps[~inside | ~finite] = excess[~inside | ~finite] = limit[~inside] = np.nan
-    return ulps, limit, excess, inside & ~finite
-
-
-def _summary(parts: Sequence[tuple[np.ndarray, ...]], level: np.ndarray) -> dict[str, Any]:
-    """Return worst and median error over all parts and samples; `beyond_low` for D up to 48."""
-    ulps, limit, excess, bad = (np.stack(column) for column in zip(*parts, strict=True))
-    live = np.isfinite(ulps)
-    if not live.any():
-        return {"samples": 0, "nonfinite": int(bad.sum())}
-    worst = np.unravel_index(np.argmax(np.where(live, ulps, -1)), ulps.shape)
-    beyond = np.where(np.isnan(excess), -1, excess)
-    farthest = np.unravel_index(np.argmax(beyond), beyond.shape)
-    few = level <= LOW
-    return {
-        "samples": int(live.any(axis=0).sum()),
-        "worst": float(ulps[worst]),
-        "limit": float(limit[worst]),
-        "median": float(np.median(ulps[live])),
-        "beyond": float(beyond[farthest]),
-        "beyond_low": float(beyond[:, few].max(initial=0)),
-        "beyond_at": [int(i) for i in farthest],
-        "nonfinite": int(bad.sum()),
-    }
-
-
-def _columns(entries: list, shape: tuple[int, ...]) -> Parts:
-    """Return the numbers of all samples as arrays of their high and low parts."""
-    pairs = np.array(entries, np.float64).reshape(len(entries), *shape, 2)
-    return pairs[..., 0], pairs[..., 1]
-
-
 def measure(case: Case, dtype: str, count: int, results: Truth) -> dict[str, Any]:
-    """Return one row of the table: the errors of a case's values and gradients."""
-    arguments, _, level = sample(case, dtype, count)
+    """Return one row of the table: the errors of a case's values, gradients and Hessians."""
+    arguments, cotangent, level = sample(case, dtype, count)
     value, gradients = evaluate(case, dtype, count)
-    parts = _columns([r["value"] for r in results], () if case.output == "scalar" else (-1,))
+    parts = columns([r["value"] for r in results], () if case.output == "scalar" else (-1,))
     high, low = (_widen(part, case.output, level) for part in parts)
     moves = np.array([r["moves"] for r in results])
-    values, size = compare(value, (high, low), moves, dtype), _norm(high)
+    values, size = compare(value, (high, low), moves, dtype), norm(high)
     reachable = size < grid.FORMATS[dtype].largest / 4
     compared = []
     for i, (name, gradient) in enumerate(zip(case.inputs, gradients, strict=True)):
-        parts = _columns([r["gradients"][i] for r in results], arguments[i].shape[1:])
+        parts = columns([r["gradients"][i] for r in results], arguments[i].shape[1:])
         high, low = (grid.spread(p, level) if name in COORDINATES else p for p in parts)
         high[~reachable] = np.inf  # not in the domain
         if case.kink:
-            by_convention = (size == 0) & np.isfinite(_norm(gradient))
+            by_convention = (size == 0) & np.isfinite(norm(gradient))
             gradient = np.where(by_convention.reshape(-1, *[1] * (high.ndim - 1)), high, gradient)
         moves = np.array([r["gradient_moves"][i] for r in results])
         floor = np.array([r["floors"][i] for r in results])
         compared.append(compare(gradient, (high, low), moves, dtype, floor))
-    return {"value": _summary([values], level), "gradient": _summary(compared, level)}
+    found = {"value": summary([values], level), "gradient": summary(compared, level)}
+    second = measure_hessians(case, dtype, arguments, cotangent, level, results)
+    return {**found, "hessian": second}
 
 
 def rows(
@@ -217,10 +156,12 @@ def rows(
             results = [result for _ in range(0, count, _CHUNK) for result in next(chunks)]
             case = CASES[name]
             row = {"module": case.module, "name": name, "note": case.note}
+            row["second_note"] = case.second_note
             yield row | measure(case, dtype, count, results)
             if peers and name in peers:
-                peer = dataclasses.replace(case, call=peers[name], note="")
+                peer = dataclasses.replace(case, call=peers[name])
                 row = {"module": "peer", "name": f"{name}, hyperbolix", "note": ""}
+                row["second_note"] = ""
                 yield row | measure(peer, dtype, count, results)
 
 
@@ -246,31 +187,37 @@ def run(
         raise ValueError(f"dtypes must be among {list(DTYPES)}, got {unknown[0]!r}")
     if count < 4:  # the grid begins with four special points
         raise ValueError(f"samples must be at least 4, got {count}")
-    names, console, begin = select(functions), Console(width=150), time.perf_counter()
+    names, console, begin = select(functions), Console(width=200), time.perf_counter()
     calls = external.functions() if peers else {}
     results: dict[str, Any] = {"environment": environment(), "samples": count, "tables": {}}
     console.print(environment_line(results["environment"]))
     console.print(
         "Unit: eps relative to the norm of the exact result for the rounded inputs. limit: what a "
         "change of one eps in every input does, at the worst sample. beyond: the largest error "
-        "less its limit, for up to 48 coordinates; D>48: in any dimension; bad: not finite."
+        "less its limit, for up to 48 coordinates; D>48: in any dimension; bad: not finite. "
+        "Hessians: by blocks, in three coordinates; beside: relative to the largest block."
     )
     for dtype in dtypes:
         results["tables"][dtype] = list(rows(names, dtype, count, peers=calls))
         results["seconds"] = time.perf_counter() - begin
         console.print(table(dtype, results))
         for row in results["tables"][dtype]:
-            if row["note"] and any(row[part].get("beyond", 0) > OWED for part in _PARTS):
+            if row["note"] and any(row[part].get("beyond", 0) > OWED for part in _PARTS[:2]):
                 console.print(f"{row['name']}: {row['note']}")
+            if row["second_note"] and row["hessian"].get("beside", 0) > OWED:
+                console.print(f"{row['name']}, Hessian: {row['second_note']}")
     return results
 
 
 def table(dtype: str, results: dict[str, Any]) -> Table:
     """Make a row for each function: errors of its values, then of its gradients."""
-    title = f"{dtype}, errors in ulps of values and of gradients ({results['seconds']:.0f} s)"
-    out = make_table(title, "", *_TITLES, *_TITLES)
+    what = "values, gradients and Hessians"
+    title = f"{dtype}, errors in ulps of {what} ({results['seconds']:.0f} s)"
+    out = make_table(title, "", *_TITLES, *_TITLES, *_HESSIAN_TITLES)
     for row in results["tables"][dtype]:
-        out.add_row(row["name"], *(_cell(row[part], key) for part in _PARTS for key in _COLUMNS))
+        cells = [_cell(row[part], key) for part in _PARTS[:2] for key in _COLUMNS]
+        cells += [_cell(row["hessian"], key) for key in _HESSIAN_COLUMNS]
+        out.add_row(row["name"], *cells)
     return out
 
 
@@ -282,14 +229,19 @@ def _cell(summary: dict[str, Any], column: str) -> str:
 
 
 def plot(results: dict[str, Any], path: Path) -> None:
-    """Draw the excess over the limit of every row, values and gradients, a panel for each dtype."""
+    """Draw the excess over the limit of every row, a panel for each dtype.
+
+    That of Hessians is beside the largest block.
+    """
     tables = results["tables"]
     names = [row["name"] for row in next(iter(tables.values()))]
     size = (2 + 2.6 * len(tables), 1 + 0.19 * len(names))
     figure, [panels] = make_panels(*size, columns=len(tables), sharey=True)
     for axes, (dtype, table_rows) in zip(panels, tables.items(), strict=True):
-        for part, colour, shift in (("value", COLOURS[1], -0.15), ("gradient", COLOURS[5], 0.15)):
-            excess = [min(max(row[part].get("beyond_low", 0), 1e-3), 1e18) for row in table_rows]
+        keys = ("beyond_low", "beyond_low", "beside")
+        looks = zip(_PARTS, keys, (COLOURS[1], COLOURS[5], COLOURS[3]), (-0.2, 0, 0.2), strict=True)
+        for part, key, colour, shift in looks:
+            excess = [min(max(row[part].get(key, 0), 1e-3), 1e18) for row in table_rows]
             heights = [index + shift for index in range(len(table_rows))]
             axes.plot(excess, heights, "o", markersize=3.5, color=colour, label=part)
         axes.axvline(OWED, color=COLOURS[0], linewidth=0.8, linestyle=":")
