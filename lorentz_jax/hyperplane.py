@@ -150,9 +150,9 @@ def factored_normals(
 
 @jax.jit
 def _normals(w: Array, b: Array, kappa: Array) -> Normals:
-    size = safe_norm(w, _inputs(w))
-    time, cosh, excess = _column(size, b, kappa)
-    return Normals(time, w * row(cosh, w), size, excess)
+    size = safe_norm(w, _inputs(w), keepdims=True)
+    time, cosh, excess = _column(size, row(b, w), kappa)
+    return Normals(time.ravel(), w * cosh, size.ravel(), excess.ravel())
 
 
 @jax.jit

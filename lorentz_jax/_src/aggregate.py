@@ -16,6 +16,7 @@ from jax.typing import ArrayLike
 
 from lorentz_jax._src.arguments import as_array, as_kappa, check_sizes, compute_dtype, concrete
 from lorentz_jax._src.centred import CENTERS, Centred, at_origin, centred, middle
+from lorentz_jax._src.plain import inverse, inverse_root
 
 Product = Callable[[Array], Array]
 """Weighted sums `(..., M, K)` of the rows of an array `(..., N, K)`."""
@@ -38,9 +39,9 @@ def centroids(view: Centred, kappa: Array, product: Product) -> Array:
     sums = product(view.columns)
     total = sums[..., -1:]
     none = total == 0  # and not NaN, which must show
-    means = sums / jnp.where(none, 1, total)
+    means = sums * inverse(jnp.where(none, 1, total))
     spread = floor(view.spread(means, kappa))
-    return jnp.where(none, 0, view.space(means) / jnp.sqrt(1 + kappa * spread))  # (D175)
+    return jnp.where(none, 0, view.space(means) * inverse_root(1 + kappa * spread))  # (D175)
 
 
 def prepare_center(center: Any, batch: tuple[int, ...], size: int, dtype: Any) -> Any:

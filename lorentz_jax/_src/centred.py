@@ -93,9 +93,25 @@ def middle(x: Array, kappa: Array) -> Array:
 
 def at_origin(x: Array, kappa: Array) -> Centred:
     """See the points x from the origin, which costs little."""
-    squares = dot(x, x)
-    rise = squares / (1 + jnp.sqrt(1 + kappa * squares))
+    rise = _rise(dot(x, x), kappa)
     return Centred(jnp.concatenate([x, rise, jnp.ones_like(rise)], axis=-1))
+
+
+@jax.custom_jvp
+def _rise(squares: Array, kappa: Array) -> Array:
+    """`(s x_t - 1)/kappa` of `|x|^2`."""
+    return squares / (1 + jnp.sqrt(1 + kappa * squares))
+
+
+def _rise_jvp(primals, tangents):
+    (_, kappa), (dsquares, dkappa) = primals, tangents
+    out, move = _rise(*primals), tangent(dsquares)
+    if not isinstance(dkappa, SymbolicZero):
+        move = move - out * out * dkappa
+    return out, move * (0.5 / (1 + kappa * out))  # (D149)
+
+
+_rise.defjvp(_rise_jvp, symbolic_zeros=True)
 
 
 def _coarse(x: Array) -> Array:

@@ -23,6 +23,33 @@ def root(squares: Array) -> Array:
     return jnp.where(none, 0, jnp.sqrt(jnp.where(none, 1, squares)))
 
 
+@jax.custom_jvp
+def inverse(y: Array) -> Array:
+    """`1 / y`, whose derivative is made of it: autodiff of a quotient divides twice more.
+
+    XLA compiles a kernel for each division that a broadcast follows.
+    """
+    return 1 / y
+
+
+@inverse.defjvp
+def _inverse_jvp(primals, tangents):
+    out = inverse(*primals)
+    return out, -out * (out * tangents[0])  # in this order no square overflows
+
+
+@jax.custom_jvp
+def inverse_root(y: Array) -> Array:
+    """`1 / sqrt(y)`, whose derivative is made of it, as that of `inverse` is."""
+    return 1 / jnp.sqrt(y)
+
+
+@inverse_root.defjvp
+def _inverse_root_jvp(primals, tangents):
+    out = inverse_root(*primals)
+    return out, -out * (out * (out * (tangents[0] / 2)))
+
+
 def radius(x: Array) -> Array:
     """`|x|` with the axis kept. It squares x, as layers may."""
     return root(jnp.sum(x * x, axis=-1, keepdims=True))

@@ -112,8 +112,8 @@ def _plane_parts(size: Array, b: Array, kappa: Array, limit: float) -> Array:
     It is one kernel then: as arrays by themselves, XLA would compile ten of them.
     """
     push = -jnp.sqrt(kappa) * b
-    inverse = jnp.where(size > 0, 1 / jnp.where(size > 0, size, 1), 0)
-    q = jnp.clip(divide(push, size), -limit, limit)
+    inverse = divide(jnp.ones_like(size), size)  # which the derivative of a norm has formed already
+    q = jnp.clip(push * inverse, -limit, limit)
     near = jnp.abs(q) < 1
     small = jnp.where(near, q, 0)
     half = jnp.exp(jnp.abs(q) + math.log(0.5))

@@ -221,16 +221,6 @@ def _near_or_far(
     return jnp.where(inside, near(jnp.where(inside, x, 0)), beyond)
 
 
-def sinhc_slope(x: Array) -> Array:
-    """`sinhc'(x) / x` for `sinhc x = sinh(x)/x`, 1/3 at 0 (D4)."""
-    return _near_or_far(
-        x,
-        1,
-        lambda x: even_series(SINHC_SLOPE, x, 1),
-        lambda x: jnp.cosh(x) / x * (1 - jnp.tanh(x) / x) / x,
-    )
-
-
 @jax.custom_jvp
 def asinhc(x: Array) -> Array:
     """`asinh(x) / x`, 1 at 0. Its derivative `(1/sqrt(1 + x^2) - asinhc x) / x` is exact at 0."""
