@@ -29,7 +29,6 @@ from lorentz_jax._src.arguments import (
     check_input,
     check_shapes,
     kappa_beside,
-    row,
 )
 from lorentz_jax._src.attention import SCORES, attention
 from lorentz_jax._src.conv import Padding

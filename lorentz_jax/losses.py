@@ -49,7 +49,7 @@ def contrastive(x: ArrayLike, y: ArrayLike, temperature: ArrayLike, kappa: Array
     temperature = _positive_number("temperature", temperature, dtype)
     distances = geometry.pairwise_dist(x.astype(dtype), y.astype(dtype), kappa)
     logits = -distances / temperature
-    right = jnp.diagonal(logits)
+    right = jnp.sum(jnp.where(jnp.eye(len(x), dtype=bool), logits, 0), axis=-1)
     among_y, among_x = (jax.nn.logsumexp(logits, axis=axis) - right for axis in (1, 0))
     return ((among_y + among_x) / 2).astype(jnp.result_type(x, y))
 

@@ -14,7 +14,14 @@ import numpy as np
 from jax import Array, lax
 from jax.typing import ArrayLike
 
-from lorentz_jax._src.arguments import as_array, as_kappa, check_sizes, compute_dtype, concrete
+from lorentz_jax._src.arguments import (
+    as_array,
+    as_kappa,
+    check_sizes,
+    compute_dtype,
+    concrete,
+    spec,
+)
 from lorentz_jax._src.centred import CENTERS, Centred, at_origin, centred, middle
 from lorentz_jax._src.plain import inverse, inverse_root
 
@@ -103,7 +110,12 @@ def _scatter(
         columns = columns.at[senders].get(mode="fill", fill_value=0)
     if weights is not None:
         columns = columns * weights.reshape(-1, *[1] * (columns.ndim - 1))
-    return jnp.moveaxis(jax.ops.segment_sum(columns, receivers, count), 0, -2)
+    sums = jnp.zeros((count, *columns.shape[1:]), columns.dtype)
+    lies = spec(columns)
+    if lies:  # the sums lie on a mesh as the columns do
+        sums = jax.sharding.reshard(sums, jax.sharding.PartitionSpec(None, *lies[1:]))
+    receivers = jnp.where(receivers < 0, count, receivers)  # outside, and not from the end
+    return jnp.moveaxis(sums.at[receivers].add(columns, mode="drop"), 0, -2)
 
 
 @partial(jax.jit, static_argnames="name")
@@ -131,7 +143,8 @@ def aggregate(
     Args:
         x: Points `(..., N, D)`.
         weights: w >= 0, `(..., M, N)`, or a `jax.experimental.sparse.BCOO` matrix `(M, N)`. Rows
-            need not sum to 1. One that sums to 0 gives the origin, with gradient 0.
+            need not sum to 1. One that sums to 0 gives the origin, with gradient 0. A weight of 0
+            has a gradient, so its point must be finite.
         kappa: Minus the curvature, one number or of the batch shape of x.
         center: What to form the sums about; the result does not depend on it, but its error does.
             "middle" is a mean of x, "origin" a cheaper form with r the distance from the origin,

@@ -109,6 +109,15 @@ def spec(x: Array) -> tuple[Any, ...] | None:
     return tuple(sharding.spec) if jax.sharding.AxisType.Explicit in kinds else None
 
 
+def gathered(x: Array, axis: int) -> Array:
+    """`x` with this axis whole on every device, where explicit axes of a mesh share it out."""
+    lies = spec(x)
+    if not lies or lies[axis] is None:
+        return x
+    whole = [None if i == axis % x.ndim else name for i, name in enumerate(lies)]
+    return jax.sharding.reshard(x, jax.sharding.PartitionSpec(*whole))
+
+
 def row(v: Array, x: Array) -> Array:
     """The array with leading axes of length 1, as many as it takes to have those of x.
 

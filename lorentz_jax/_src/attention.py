@@ -14,7 +14,7 @@ from jax.custom_derivatives import SymbolicZero
 from jax.typing import ArrayLike
 
 from lorentz_jax._src.aggregate import centroids, dense, floor
-from lorentz_jax._src.arguments import as_array, concrete
+from lorentz_jax._src.arguments import as_array, concrete, row
 from lorentz_jax._src.centred import Centred, at_origin, centred, check_center, middle, tangent
 from lorentz_jax._src.pairwise import pair_arguments, squared_chords
 
@@ -63,13 +63,17 @@ def _views(query, key, value, name, kappa) -> tuple[Centred, ...]:
 
 @partial(jax.jit, static_argnames=("name", "score", "causal"))
 def _attention(query, key, value, name, kappa, temperature, mask, score, causal):
+    if mask is not None:  # 0 times what fills a key that nobody sees may be NaN
+        seen = jnp.any(mask, axis=-2)[..., None]
+        key, value = jnp.where(seen, key, 0), jnp.where(seen, value, 0)
     query, key, value = _views(query, key, value, name, kappa)
     chords = squared_chords(query, key, kappa)
     if score == "distance":
         chords = floor(chords)
     if causal:
         rows, columns = chords.shape[-2:]
-        below = lax.iota(jnp.int32, rows)[:, None] >= lax.iota(jnp.int32, columns)
+        below = lax.iota(jnp.int32, rows)[:, None] >= lax.iota(jnp.int32, columns)[None]
+        below = row(below, chords)
         mask = below if mask is None else mask & below
     # The largest score of a row is that of its nearest key. A row may have any scale.
     nearest = lax.stop_gradient(jnp.min(chords, -1, keepdims=True, where=mask, initial=jnp.inf))
@@ -110,7 +114,7 @@ def attention(
         value: Points `(..., N, E)`.
         kappa: Minus the curvature, one number or of the batch shape `(...)`.
         mask: Booleans that broadcast to `(..., M, N)`: which keys a query sees. One that sees none
-            gives the origin, with gradient 0.
+            gives the origin, with gradient 0. A key that no query sees may hold anything, NaN too.
         score: "distance" or "product".
         temperature: t > 0, one number or of the batch shape. Default: `sqrt(D)`.
         causal: Let query i see the keys up to i alone.
@@ -155,6 +159,7 @@ def attention(
             jnp.broadcast_to(mask, shape)
         except ValueError:
             raise ValueError(f"mask must broadcast to {shape}, got {mask.shape}") from None
+        mask = row(mask, query)
     if temperature is None:
         temperature = math.sqrt(query.shape[-1])
     elif concrete(temperature) and not (np.asarray(temperature) > 0).all():

@@ -15,6 +15,7 @@ import numpy as np
 from jax import Array, lax
 from jax.custom_derivatives import SymbolicZero
 
+from lorentz_jax._src.arguments import row
 from lorentz_jax._src.smooth import dot
 
 CENTERS = ("middle", "origin")
@@ -57,8 +58,9 @@ class Centred(NamedTuple):
         if self.unit is not None:
             factors[0] = 0
         rise = np.arange(len(factors)) == len(factors) - 2
-        row = jnp.asarray(factors, means.dtype) + kappa * jnp.asarray(rise, means.dtype)
-        return 2 * means[..., -2:-1] + jnp.sum(means * means * row, axis=-1, keepdims=True)
+        factors, rise = (row(jnp.asarray(a, means.dtype), means) for a in (factors, rise))
+        squares = means * means * (factors + kappa * rise)
+        return 2 * means[..., -2:-1] + jnp.sum(squares, axis=-1, keepdims=True)
 
     def chords(self, kappa: Array) -> Array:
         """What has `4 p^2` as its product with other columns, p the half chord (D174).

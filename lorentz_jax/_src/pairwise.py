@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import ArrayLike
 
-from lorentz_jax._src.arguments import as_array, as_kappa, compute_dtype
+from lorentz_jax._src.arguments import as_array, as_kappa, compute_dtype, gathered, spec
 from lorentz_jax._src.centred import Centred, centred, middle
 from lorentz_jax._src.pairs import half_chord
 from lorentz_jax._src.plain import root
@@ -117,8 +117,11 @@ def pairwise_dist(x: ArrayLike, y: ArrayLike, kappa: ArrayLike, method: str = "e
     x, y, kappa, dtype = pair_arguments(x, y, kappa)
     if 0 in (*x.shape[:-1], *y.shape[:-1]):
         return jnp.zeros((*x.shape[:-1], y.shape[-2]), dtype)
+    # Rows and columns of the result cannot lie on the same axis of a mesh.
     if method == "product":
+        y = y if (spec(x) or [None, None])[-2] is None else gathered(y, -2)
         return _product(x, y, kappa).astype(dtype)
+    x, y = gathered(x, -2), gathered(y, -2)  # as the axis of a loop must be
     return _exact(x, y, kappa[..., None] if kappa.ndim else kappa).astype(dtype)
 
 

@@ -3,7 +3,6 @@
 For `lorentz_jax.functional`, which re-exports them and has their conventions.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
 from lorentz_jax._src.arguments import (
@@ -25,6 +25,7 @@ from lorentz_jax._src.arguments import (
     concrete,
     kappa_beside,
     row,
+    spec,
 )
 from lorentz_jax._src.centering import alike, center_batch
 from lorentz_jax._src.conv import (
@@ -232,11 +233,19 @@ def center_groups(
             f"expected examples with pixels and channels that {groups} groups divide, got {x.shape}"
         )
     kappa = kappa_beside(x, kappa)
-    pixels = x.reshape(x.shape[0], math.prod(x.shape[1:-1]), groups, features // groups)
+    pixels = x.reshape(*x.shape[:-1], groups, features // groups)
     parts = beta.astype(kappa.dtype).reshape(groups, -1)
     pixels, parts, kappa = alike(pixels, parts, kappa)
-    of_groups = jax.vmap(center_batch, (1, 0, None), (1, 0))
-    y, mean = jax.vmap(of_groups, (0, None, None))(pixels, parts, kappa)
+    of_groups = jax.vmap(center_batch, (x.ndim - 2, 0, None), (x.ndim - 2, 0))
+    of_examples = jax.vmap(of_groups, (0, None, None))
+    lies = spec(pixels)
+    if lies and lies[0] is not None:  # every device centres its own examples
+        share, names = PartitionSpec(lies[0]), lies[0]
+        of_examples = jax.shard_map(
+            of_examples, in_specs=(share, PartitionSpec(), PartitionSpec()), out_specs=share,
+            axis_names={names} if isinstance(names, str) else set(names),
+        )  # fmt: skip
+    y, mean = of_examples(pixels, parts, kappa)
     return y.reshape(x.shape), lax.stop_gradient(mean).reshape(x.shape[0], features)
 
 

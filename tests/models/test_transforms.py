@@ -20,15 +20,14 @@ IMAGES = jnp.asarray(np.random.default_rng(0).normal(size=(4, 5, 5, 3)), jnp.flo
 POINTS = IMAGES[0]
 LAYERS = {
     layer.__name__: (functools.partial(layer, 3, 4), POINTS)
-    for layer in (nn.LorentzLinear, nn.LorentzMLR, models.ChenLinear, models.BdeirMLR,
-                  models.PoincareLinear, models.PoincareMLR, models.PoincareHead)
+    for layer in (models.ChenLinear, models.BdeirMLR, models.PoincareLinear, models.PoincareMLR,
+                  models.PoincareHead)
 } | {
     layer.__name__: (functools.partial(layer, 3, 4), IMAGES)
-    for layer in (nn.LorentzConv, models.ChenConv, models.PoincareConv)
+    for layer in (models.ChenConv, models.PoincareConv)
 } | {
     layer.__name__: (functools.partial(layer, 3), IMAGES)
-    for layer in (nn.LorentzBatchNorm, models.VarianceBatchNorm, models.HCNNBatchNorm,
-                  models.PoincareBatchNorm)
+    for layer in (models.VarianceBatchNorm, models.HCNNBatchNorm, models.PoincareBatchNorm)
 }  # fmt: skip
 NETWORKS = {name: functools.partial(net, (1,), 2) for name, net in models.MODELS.items()}
 NETWORKS["with bias"] = functools.partial(models.LorentzResNet, (1,), 2, init="paper")
@@ -98,26 +97,6 @@ def test_no_network_promotes_ranks(name, train):
     gradient, params, stats = gradient_of(network(name), train)
     with jax.numpy_rank_promotion("raise"):
         jax.eval_shape(gradient, params, stats, IMAGES)
-
-
-def test_no_function_promotes_ranks():
-    x, w, b, kappa = POINTS, jnp.ones((3, 4)), jnp.ones(4), jnp.float32(0.5)
-    kernel, units = jnp.ones((3, 3, 3, 4)), lambda w, b, k: hyperplane.normals(w, b, k)
-    strictly(lambda x, k: geometry.centroid(x, k), IMAGES, kappa)
-    strictly(lambda x, w, k: geometry.centroid(x, k, w), IMAGES, jnp.ones(5), kappa)
-    for name in ("exp", "log", "translate", "dist"):
-        strictly(getattr(geometry, name), x, 0.5 * x, kappa)
-    strictly(geometry.transport, x, 0.5 * x, 0.1 * x, kappa)
-    strictly(lambda w, b, k: hyperplane.weights(units(w, b, k), k), w, b, kappa)
-    strictly(lambda a, b, k: hyperplane.factored_normals(a, b, b, k), kernel, b, kappa)
-    for scale in ("inside", "outside", None):
-        for points in (x, x[0, 0]):
-            distance = functools.partial(hyperplane.signed_distance, scale=scale)
-            strictly(lambda x, w, b, k, f=distance: f(x, units(w, b, k), k), points, w, b, kappa)
-    strictly(functional.weight_norm, w, b)
-    strictly(lambda x, w, b, k: functional.linear(x, units(w, b, k), k), x, w, b, kappa)
-    strictly(lambda x, w, b, k: functional.conv(x, units(w, b, k), k), IMAGES, kernel, b, kappa)
-    strictly(functional.center, IMAGES, x[0, 0], x[0, 1], kappa)
 
 
 # --- kappa ---
