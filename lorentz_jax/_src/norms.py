@@ -15,7 +15,9 @@ def batch_mean(x: ArrayLike, kappa: ArrayLike) -> Array:
     """Compute the centroid of all points of a batch, as the centring norm needs it.
 
     `m/(s sqrt(m_t^2 - |m|^2))` with the mean vector m (D69), the fast form of `geometry.centroid`:
-    it loses about `eps e^(2 s r)` for a mean at distance r from the origin.
+    it loses about `eps e^(2 s r)` for a mean at distance r from the origin, however far the points
+    are: in float32 a tight cluster has no digit left at `s r = 8`, points all around the origin
+    have theirs at `s r = 16`. Whatever centres by this mean errs alike.
 
     Args:
         x: Points `(..., D)`.

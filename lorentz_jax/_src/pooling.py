@@ -37,7 +37,8 @@ from lorentz_jax._src.conv import (
     window_arguments,
     window_sum,
 )
-from lorentz_jax._src.plain import blend, lorentz_length
+from lorentz_jax._src.pairs import minkowski
+from lorentz_jax._src.plain import combine, lorentz_length
 
 
 def transposed_padding(padding: Any, axes: int) -> Any:
@@ -131,8 +132,9 @@ def avg_pool(
 ) -> Array:
     """Pool images by the centroid of every window, `M/(s sqrt(-M o M))` of the sum M of its points.
 
-    Equivariant under every isometry. The fast form: it loses about `eps e^(2 s r)` for windows at
-    distance r from the origin; `geometry.centroid` is exact.
+    Equivariant under every isometry. The fast form: it loses about `eps e^(2 s r)` for windows
+    whose centroid is at distance r from the origin, however far its points are; `geometry.centroid`
+    is exact.
 
     Args:
         x: Images `(..., H, W, C)`, with as many spatial axes as the window has sizes.
@@ -205,7 +207,8 @@ def center_groups(
     """Centre every example by itself: `center_batch` over its pixels, group of channels by group.
 
     A group of channels is a point of its own, which moves to its part of beta. Batches may be as
-    small as one, and training and evaluation do the same.
+    small as one, and training and evaluation do the same. Precision as of `batch_mean`, with the
+    mean of an example for that of the batch.
 
     Args:
         x: Examples `(N, ..., C)`, with at least one axis of pixels.
@@ -254,7 +257,7 @@ def weighted_residual(x: ArrayLike, y: ArrayLike, weight: ArrayLike, kappa: Arra
 
     The residual of LResNet (He et al., 2024), `M/(s sqrt(-M o M))` with `M = X + weight Y`. It is
     equivariant under every isometry, and lies between x and y, so that residual sums cannot send
-    points out. The networks of `models` add space parts, `x + y`.
+    points out. It is exact at every radius. The networks of `models` add space parts, `x + y`.
 
     Args:
         x, y: Points `(..., D)`.
@@ -283,4 +286,5 @@ def weighted_residual(x: ArrayLike, y: ArrayLike, weight: ArrayLike, kappa: Arra
     x, y = (jnp.broadcast_to(p, (*batch, p.shape[-1])).astype(dtype) for p in (x, y))
     kappa = row(along_batch(kappa_beside(x, kappa, batch)), x)
     weight = row(along_batch(jnp.asarray(weight, dtype)), x)
-    return blend(x, y, weight / (1 + weight), kappa).astype(out)
+    both = -kappa * minkowski(x, y, kappa)  # exact, where the plain product of far points is not
+    return combine(x, y, weight / (1 + weight), both).astype(out)

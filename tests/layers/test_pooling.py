@@ -11,7 +11,7 @@ from flax import nnx
 from lorentz_jax import functional, geometry, nn
 from lorentz_jax.hyperplane import normals
 from lorentz_jax.inference import compile_cached_v
-from tests import oracle
+from tests import oracle, second
 from tests.compiled import quick_jit
 
 RNG = np.random.default_rng(0)
@@ -207,6 +207,23 @@ def test_weighted_residual_and_its_gradients(x64, dtype, rtol):
     wanted = oracle.gradients(exact, x, y, weight, kappa=kappa, cotangent=ones)
     for a, b in zip(grads, wanted, strict=True):
         np.testing.assert_allclose(a, b, rtol=20 * rtol, atol=20 * rtol)
+
+
+def test_weighted_residual_of_far_points_in_float32():
+    """A near pair, one behind the other and an opposite one at r = 10; second derivatives too."""
+    far = np.sinh(10) * np.array([0.6, -0.8])
+    rows = [(far, far * 1.01 + (300, 200), 0.5), (far, 1.5 * far, 2), (far, (-3, 8000), 0.7)]
+
+    def exact(x, y, weight, kappa):
+        points = [oracle.mp_lift(p, kappa) for p in (x, y)]
+        return oracle.mp_centroid(points, kappa, [1, weight])[1:]
+
+    second.check(functional.weighted_residual, exact, rows, 1e-4, np.float32)
+    x, y = (np.float32([row[i] for row in rows]) for i in range(2))
+    weight = np.float32([row[2] for row in rows])
+    got = functional.weighted_residual(x, y, weight, 1.0)
+    want = oracle.evaluate(lambda x, y, w, k: exact(x, y, w[0], k), x, y, weight[:, None], kappa=1)
+    oracle.assert_close(got, want, 1e-6)
 
 
 def test_weighted_residual_is_equivariant_and_its_layer_learns(x64, kappa):
