@@ -228,8 +228,8 @@ def length_at(x, v, kappa) -> Array:
 
 def exponential_at_origin(v, kappa) -> Array:
     """`sinhc(s|v|) v`."""
-    scaled = jnp.sqrt(kappa) * v
-    return grown(dot(scaled, scaled), 1)[1] * v
+    # Linear in kappa: of the square of `sqrt(kappa) v` second derivatives would cancel.
+    return grown(dot(kappa * v, v), 1)[1] * v
 
 
 def _exponential_parts(x, v, kappa):

@@ -69,7 +69,20 @@ _NOTES = {
     "lorentzian, relu": "the derivative in kappa is 0: what remains is a difference of equal terms",
     "lorentzian, tanh": "where tanh is 1 its derivative is rounded to 0",
 }
-_SECOND_NOTES: dict[str, str] = {}
+_NEAR = "in p, of a point near the origin, which p moves like itself: eps over its distance is lost"
+_EDGE = "at the edge of the range: the second derivative of the time cancels by e^(2 s r)"
+_SECOND_NOTES = {
+    "exp": "of a v with a radial part: in x, terms cancel that are e^(2 s r) larger",
+    "translate": _NEAR,
+    "translate back": _NEAR,
+    "linear": _EDGE,
+    "linear of (w, b)": _PAIR,
+    "mlr of (w, b)": _PAIR,
+    "batch_mean": _NOTES["batch_mean"],
+    "center": _NOTES["center"],
+    "lorentzian, relu": "exactly 0 but for the corner, and so is its truth",
+    "lorentzian, tanh": _NOTES["lorentzian, tanh"],
+}
 CASES: dict[str, Case] = {}
 
 

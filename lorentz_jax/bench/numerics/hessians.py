@@ -89,7 +89,10 @@ def measure_hessians(
                 totals.append([scale * a for a in (error, moved, norm(want[0]))])
             compared.append(found)
     bad = np.any([found[3] for found in compared], axis=0)
-    return summary(compared, level[samples]) | {"beside": _beside(totals, bad, dtype)}
+    left = _beside(totals, bad, dtype)
+    worst = int(np.argmax(left))
+    beside = {"beside": float(left[worst]), "beside_at": int(samples[worst])}
+    return summary(compared, level[samples]) | beside
 
 
 def _size(x: np.ndarray) -> np.ndarray:
@@ -98,9 +101,10 @@ def _size(x: np.ndarray) -> np.ndarray:
     return np.where(largest > 0, largest, 1)
 
 
-def _beside(totals: list, bad: np.ndarray, dtype: str) -> float:
+def _beside(totals: list, bad: np.ndarray, dtype: str) -> np.ndarray:
+    """Return what is left of each sample's error, in eps of its largest block; 0 if not finite."""
     errors, moves, sizes = np.max(np.array(totals), axis=0)
     eps = grid.FORMATS[dtype].eps
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         left = np.maximum(errors / eps - moves, 0) / sizes
-    return float(left[np.isfinite(left) & ~bad].max(initial=0))
+    return np.where(np.isfinite(left) & ~bad, left, 0)
