@@ -13,11 +13,6 @@ from tests.oracle import assert_close
 DTYPES = (np.float32, np.float64)
 
 
-def mp_sinhc_slope(t):
-    """The derivative of sinh(t)/t over t as a hypergeometric series, where nothing cancels."""
-    return mp.hyp0f1(mp.mpf(5) / 2, t * t / 4) / 3
-
-
 def mp_asinhc(t):
     return mp.asinh(t) / t if t else mp.mpf(1)
 
@@ -38,36 +33,24 @@ def derivatives(function):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(
-    ("function", "truth", "extra", "loss"),
-    [
-        (scalars.sinhc_slope, mp_sinhc_slope, (40, 80), 3),  # itself a derivative
-        (scalars.asinhc, mp_asinhc, (1e3, 1e10, 1e18), 1),
-    ],
-)
-def test_sinhc_slope_and_asinhc(x64, function, truth, extra, loss, dtype):
+def test_asinhc(x64, dtype):
     """Derivative `order` to about 2^order digits less than the value: the far forms cancel."""
-    t = arguments(dtype, extra)
+    t = arguments(dtype, (1e3, 1e10, 1e18))
     eps = float(np.finfo(dtype).eps)
-    results = np.asarray(derivatives(function)(t), np.float64)
+    results = np.asarray(derivatives(scalars.asinhc)(t), np.float64)
     # Close to 0, differences of the truth need more digits than 50.
     with mp.workdps(120):
         for order, factor in ((0, 3), (1, 30), (2, 300)):
-            want = np.array([float(mp.diff(truth, mp.mpf(float(v)), order)) for v in t])
+            want = np.array([float(mp.diff(mp_asinhc, mp.mpf(float(v)), order)) for v in t])
             # Denormals may be flushed; XLA's sinh is good to |t| eps.
             gap = np.abs(results[order] - want) - np.finfo(dtype).tiny
             scale = np.maximum(np.abs(want), 0.01 if order == 2 else 1e-300)  # one has a zero
             ratio = gap / (eps * scale * np.maximum(1, np.abs(t)))
-            assert ratio.max() <= factor * loss, (order, t[ratio.argmax()])
-    assert (results[0, t == 0] == dtype(truth(mp.mpf(0)))).all()
+            assert ratio.max() <= factor, (order, t[ratio.argmax()])
+    assert (results[0, t == 0] == dtype(mp_asinhc(mp.mpf(0)))).all()
     assert (results[1, t == 0] == 0).all()
     half = len(t) // 2  # even, bit for bit
     np.testing.assert_array_equal(results[0, :half], results[0, half:])
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_sinhc_slope_overflows_to_inf(x64, dtype):
-    assert jax.jit(scalars.sinhc_slope)(jnp.asarray(2000, dtype)) == np.inf
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
