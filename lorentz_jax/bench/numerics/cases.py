@@ -66,6 +66,7 @@ _NOTES = {
     "mlr of (w, b)": _PAIR,
     "batch_mean": "fast form: eps e^(2 s r) for a mean at radius r; `geometry.centroid` is exact",
     "center": "rank-2 update: eps e^(s(r_x + r_mean)); it multiplies the sizes of three points",
+    "scale_distance": "in kappa, near the origin: a difference of equal terms",
     "lorentzian, relu": "the derivative in kappa is 0: what remains is a difference of equal terms",
     "lorentzian, tanh": "where tanh is 1 its derivative is rounded to 0",
 }
@@ -251,6 +252,12 @@ def _functional() -> None:
     def exact_center(*arguments):
         return truth.centred(*arguments)[1:]
 
+    def scaled(x, gain, k):
+        return functional.scale_distance(x[None], gain, k)[0]
+
+    def exact_scaled(x, gain, k):
+        return mp.sinh(gain * mp.asinh(mp.sqrt(k) * x)) / mp.sqrt(k)
+
     relu, tanh = map(functional.lorentzian, (jax.nn.relu, jax.numpy.tanh))
     weights = "x w b kappa"
     add("linear", "x space time kappa", "scalar", linear, exact_linear)
@@ -260,6 +267,7 @@ def _functional() -> None:
     add("batch_mean", "points kappa", "vector", functional.batch_mean, exact_mean)
     add("center", "x mean beta kappa", "vector", functional.center, exact_center, share=0.3)
     add("weight_norm", "w gain", "vector", weight_norm, exact_weight_norm)
+    add("scale_distance", "distance gain kappa", "scalar", scaled, exact_scaled)
     add("lorentzian, relu", "distance kappa", "scalar", relu, exact_relu, share=1.0)
     add("lorentzian, tanh", "distance kappa", "scalar", tanh, exact_tanh, share=1.0)
 
