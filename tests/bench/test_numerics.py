@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -23,6 +24,9 @@ def test_distances_are_within_what_is_owed(dtype):
         assert row[part]["nonfinite"] == 0
         assert row[part]["beyond"] <= 8
         assert row[part]["samples"] > 5
+    if dtype == "float32":
+        assert row["hessian"]["beside"] <= 8
+        assert row["hessian"]["samples"] > 2
 
 
 def measured(call):
@@ -37,6 +41,22 @@ def test_an_error_of_a_few_ulps_is_seen():
     assert 18 < row["value"]["beyond"] < 22
     row = measured(lambda x, kappa: geometry.dist0(x, kappa * (1 + 1e-3)))
     assert row["value"]["worst"] > 1000
+
+
+def test_a_wrong_second_derivative_is_seen():
+    @jax.custom_jvp
+    def once(x, kappa):
+        return geometry.dist0(x, kappa)
+
+    @once.defjvp
+    def _once_jvp(primals, tangents):
+        slopes = jax.lax.stop_gradient(jax.grad(geometry.dist0, (0, 1))(*primals))
+        move = jnp.sum(slopes[0] * tangents[0]) + slopes[1] * tangents[1]
+        return once(*primals), move
+
+    row = measured(once)
+    assert row["gradient"]["beyond"] <= 8
+    assert row["hessian"]["beside"] > 1e5
 
 
 def test_what_is_not_finite_is_counted():
@@ -59,6 +79,15 @@ def test_truth_of_a_product():
     assert found["moves"] == pytest.approx(3 * 105)
     # The gradient in k, 2 x y, moves with x, with y and with the cotangent.
     assert found["gradient_moves"][1] == pytest.approx(3 * 30)
+
+
+def test_truth_of_second_derivatives():
+    """f = x y z: the Hessian holds the third factor, which moves with it and the cotangent."""
+    arguments = [np.array([3.0, 5.0]), np.array(7.0)]
+    found = exact(lambda x, k: x[0] * x[1] * k, arguments, np.array(2.0), second=True)
+    highs = [[pair[0] for pair in row] for row in found["hessian"]]
+    assert highs == [[0, 14, 10], [14, 0, 6], [10, 6, 0]]
+    np.testing.assert_allclose(found["hessian_moves"], 2 * np.array(highs), atol=1e-12)
 
 
 def test_spreading_keeps_products():
