@@ -187,7 +187,7 @@ def run(
         raise ValueError(f"dtypes must be among {list(DTYPES)}, got {unknown[0]!r}")
     if count < 4:  # the grid begins with four special points
         raise ValueError(f"samples must be at least 4, got {count}")
-    names, console, begin = select(functions), Console(width=200), time.perf_counter()
+    names, console, begin = select(functions), Console(width=230), time.perf_counter()
     calls = external.functions() if peers else {}
     results: dict[str, Any] = {"environment": environment(), "samples": count, "tables": {}}
     console.print(environment_line(results["environment"]))
