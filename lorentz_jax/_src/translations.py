@@ -69,17 +69,22 @@ def _boost_parts(p, x, kappa):
 
 def _d_boost(primals, out, parts, moves):
     """(D135)."""
-    (_, _, kappa), (dp, dx) = primals, moves
-    pt, xt, near, inner, a, u, across, _, climb, _ = parts
+    (_, x, kappa), (dp, dx) = primals, moves
+    pt, xt, near, inner, a, u, across, forward, climb, _ = parts
     time, s = scaled_time(out, kappa), jnp.sqrt(kappa)
     one = jnp.ones_like(pt)
     lift_x, lift_p = (s * over(s * jnp.where(near, one, a), t) for t in (xt, 1 + pt))
-    bend = -over(over(kappa * (climb - xt), 1 + pt), pt)
+    bend = -over(over(kappa * over(kappa * dot(inner, x), 1 + pt), 1 + pt), pt)  # (D152)
     by_x = jnp.where(near, over(kappa * one, 1 + pt), over(time, xt))
     by_p = jnp.where(near, bend, over(time, pt))
+    # A small x leaves p almost as it is, and so the parts of dp must not be taken apart.
+    close = ~near & (xt < NEAR)
+    by_x = by_x - jnp.where(close, 1, 0)
+    by_p = jnp.where(close, over(s * over(s * a, pt) * forward, 1 + pt), by_p)  # (D150)
     axis = inner + u
     radial = dot(across, lift_x * dx + lift_p * dp) + dot(axis, by_x * dx + by_p * dp)
-    return split(u, dx + climb * dp)[1] + axis * radial
+    moved = dx + climb * dp
+    return jnp.where(close, moved, split(u, moved)[1]) + axis * radial
 
 
 def _d_kappa_boost(primals, _, parts):
@@ -254,7 +259,7 @@ def _exponential_parts(x, v, kappa):
 def _d_exponential(primals, out, parts, moves):
     """(D142)."""
     (_, _, kappa), (dx, dv) = primals, moves
-    (time, _, inner, a, u), (across, along, lowered, tilt), (wide, cosh, sinhc, slope) = parts
+    (time, near, inner, a, u), (across, along, lowered, tilt), (wide, cosh, sinhc, slope) = parts
     reach = scaled_time(out, kappa)
     free = dv - tilt * dx
     stretched = kappa * dot(lowered, free)
@@ -262,9 +267,14 @@ def _d_exponential(primals, out, parts, moves):
     outward = stretched * slope * (share * a * wide + far * along)
     s = jnp.sqrt(kappa)
     sideways = s * a * sinhc * share * dot(s * across, free)
-    ahead = dot(u, over(far * sinhc, time) * free + over(reach, time) * dx)
+    # A small v leaves x almost as it is, and so the parts of dx must not be taken apart.
+    close = ~near & (cosh < NEAR)
+    by_free = jnp.where(close, sinhc * share * tilt, over(far * sinhc, time))  # (D151)
+    ahead = dot(u, by_free * free + jnp.where(close, 0, over(reach, time)) * dx)
     bent = across * (stretched * slope) + inner * (stretched * sinhc)
-    return split(u, cosh * dx + sinhc * dv)[1] + bent + u * (outward + sideways + ahead)
+    moved = cosh * dx + sinhc * dv
+    across = jnp.where(close, moved, split(u, moved)[1])
+    return across + bent + u * (outward + sideways + ahead)
 
 
 def _d_kappa_exponential(primals, _, parts):

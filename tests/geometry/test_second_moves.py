@@ -13,7 +13,7 @@ from tests import second
 from tests.compiled import quick_jit
 
 ZERO, X, Y, OPPOSITE, SMALL = (0, 0), (0.6, -0.8), (0.3, 0.5), (-0.6, 0.8), (1e-9, -2e-9)
-FAR, NEAR_FAR, ACROSS = (30, -40), (29, -41), (-29, 41)
+FAR, NEAR_FAR, ACROSS, FARTHER = (30, -40), (29, -41), (-29, 41), (3e5, -4e5)
 POINTS = [(ZERO,), (X,), (SMALL,), (FAR,)]
 PAIRS = [(X, X), (X, Y), (ZERO, X), (X, ZERO), (ZERO, ZERO), (X, OPPOSITE), (FAR, NEAR_FAR),
          (FAR, ACROSS), (FAR, ZERO), (ZERO, FAR), (FAR, X), ((30, 0), (-30, 0))]  # fmt: skip
@@ -23,7 +23,8 @@ INSIDE = [(ZERO,), ((0.06, -0.08),), ((0.3, 0.2),)]
 ROWS = {
     "time": POINTS, "lift": POINTS, "to_poincare": POINTS, "to_klein": POINTS,
     "from_poincare": INSIDE, "from_klein": INSIDE, "exp0": POINTS[:3],
-    "inner": PAIRS, "translate": PAIRS, "exp": TANGENTS,
+    "inner": PAIRS, "translate": [*PAIRS, (FARTHER, SMALL)],
+    "exp": [*TANGENTS, (FARTHER, (30, -40))],
     "transport_to_origin": TANGENTS, "transport_from_origin": TANGENTS,
     "tangent_inner": [(x, v, Y) for x, v in TANGENTS],
     "tangent_norm": [row for row in TANGENTS if row[1] != ZERO],

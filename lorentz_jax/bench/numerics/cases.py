@@ -70,10 +70,9 @@ _NOTES = {
     "lorentzian, relu": "the derivative in kappa is 0: what remains is a difference of equal terms",
     "lorentzian, tanh": "where tanh is 1 its derivative is rounded to 0",
 }
-_NEAR = "in p, of a point near the origin, which p moves like itself: eps over its distance is lost"
+_NEAR = "in p, of a point near the origin and kappa near 0: the largest block is as small as it"
 _EDGE = "at the edge of the range: the second derivative of the time cancels by e^(2 s r)"
 _SECOND_NOTES = {
-    "exp": "of a v with a radial part: in x, terms cancel that are e^(2 s r) larger",
     "translate": _NEAR,
     "translate back": _NEAR,
     "linear": _EDGE,
