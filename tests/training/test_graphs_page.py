@@ -1,17 +1,24 @@
 """The page about graphs runs, and its networks learn."""
 
 import re
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import jax
+import pytest
 
 PAGE = Path(__file__).parents[2] / "docs" / "graphs.md"
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
 LONG, SHORT = "rates=(0.003, 0.01, 0.03, 0.1), steps=200", "rates=(0.01,), steps=60"
 ENOUGH = {"karate club": 75, "mammals": 60, "Les Misérables": 70, "MUTAG": 75}
-"""Percentages well above the shares of the largest classes (50, 58 and 66) and guesses (50)."""
+"""Percentages well above the shares of the largest classes (50, 25 and 66) and guesses (50)."""
 
 
+@pytest.mark.skipif(
+    sys.version_info >= (3, 13) and find_spec("grakel") is None,
+    reason="grakel, which ships the molecules, has no wheel for this Python",
+)
 def test_the_page_runs_and_its_networks_learn(capsys):
     assert sum(LONG in block for block in BLOCKS) == 1
     names = {"__name__": "page"}
