@@ -21,8 +21,18 @@ from jax import Array, lax
 from lorentz_jax._src.arguments import row, spec
 from lorentz_jax._src.conv import conv_images, conv_tangent, sum_inputs
 from lorentz_jax._src.linear_map import linear_map
-from lorentz_jax._src.plain import lorentz_length, precise
+from lorentz_jax._src.plain import precise
 from lorentz_jax._src.scalars import divide
+from lorentz_jax._src.shifting import (
+    Columns,
+    Constants,
+    Products,
+    constants,
+    pull_mean,
+    pull_shifts,
+    shifts,
+    through_a,
+)
 from lorentz_jax._src.tangents import center_tangent
 
 
@@ -105,15 +115,6 @@ GPU = Form(_variadic_rows, _split_columns, _hold, _pass_on)
 TPU = Form(_plain_rows, _tpu_columns, _pass_on, _pass_on)
 
 
-class _Constants(NamedTuple):
-    """Numbers of the whole batch (D70)."""
-
-    mu_t: Array
-    beta_t: Array
-    m: Array
-    length: Array
-
-
 class _Residuals(NamedTuple):
     """What the backward pass keeps.
 
@@ -132,36 +133,20 @@ class _Residuals(NamedTuple):
     d: Array
     e: Array
     mu: Array
-    constants: _Constants
+    constants: Constants
 
 
 def _times(scale, vector):
     return vector if scale is None else row(scale, vector) * vector
 
 
-def _factors(kappa, n: _Constants):
-    """`s`, `k1` and `k2` (D70)."""
-    s = jnp.sqrt(kappa)
-    return s, kappa / (1 + s * n.mu_t), kappa / (1 + s * n.beta_t)
-
-
-def _shifts(d, e, tau, kappa, n: _Constants):
-    """By how much of mu and of beta a point moves (D70)."""
-    s, k1, k2 = _factors(kappa, n)
-    a = k1 * d - s * tau
-    return a, k2 * (e + n.m * a) + kappa * (n.mu_t * tau - d)
-
-
-def _mean(mean, tau, beta, kappa) -> tuple[Array, _Constants]:
+def _mean(mean, tau, beta, kappa) -> tuple[Array, Constants]:
     """The point mu on the ray of the mean vector, and the constants (D69)."""
-    time = jnp.mean(tau)
     # Small sums cost a device more to start than to do, so this is one.
     pairs = jnp.stack([mean * mean, mean * beta, beta * beta])
     squared, product, beta_squared = jnp.sum(pairs, axis=1)
-    length = lorentz_length(squared, time, kappa)
-    mu_t = jnp.sqrt(1 / kappa + squared / length / length)
-    beta_t = jnp.sqrt(1 / kappa + beta_squared)
-    return mean / length, _Constants(mu_t, beta_t, product / length, length)
+    n = constants(squared, product, beta_squared, jnp.mean(tau), kappa)
+    return mean / n.length, n
 
 
 def forward(form: Form, z, scale, beta, kappa):
@@ -175,7 +160,7 @@ def forward(form: Form, z, scale, beta, kappa):
     tau = jnp.sqrt(1 / kappa + squares)
     mu, n = _mean(mean, tau, beta, kappa)
     d = along_mean / n.length
-    a, b = form.hold_numbers(*_shifts(d, e, tau, kappa, n))
+    a, b = form.hold_numbers(*shifts(d, e, tau, kappa, n))
     (again,) = form.hold_images(z)
     y = _times(scale, again.astype(dtype))
     out = y + a[..., None] * row(mu, y) + b[..., None] * row(beta, y)  # (D70)
@@ -185,31 +170,20 @@ def forward(form: Form, z, scale, beta, kappa):
 def backward(form: Form, kept: _Residuals, g):
     """The cotangents of z, beta and kappa."""
     z, scale, beta, kappa, tau, d, e, mu, n = kept
-    dtype, points, (s, k1, k2) = kappa.dtype, tau.size, _factors(kappa, n)
-    a, b = _shifts(d, e, tau, kappa, n)
+    dtype = kappa.dtype
+    a, b = shifts(d, e, tau, kappa, n)
     (g,) = form.hold_images(g)
     p, q = form.rows(g.astype(dtype), (mu, beta))
-    through_a = p + k2 * n.m * q  # (D71)
-    a, b, q, through_a = form.hold_numbers(a, b, q, through_a)
+    big = through_a(p, q, kappa, n)
+    a, b, q, big = form.hold_numbers(a, b, q, big)
     g, z = form.hold_images(g, z)
-    sums = form.columns([a, b], g, dtype), _times(scale, form.columns([through_a, q], z, dtype))
+    sums = form.columns([a, b], g, dtype), _times(scale, form.columns([big, q], z, dtype))
     sums = jnp.concatenate(sums)
-    a_g, b_g, a_y, q_y = sums
-    # The sums over the points of a q, A d, q d and q e, and of tau q (D82).
     (_, a_q), _, (a_d, _), (q_d, q_e) = jnp.sum(sums[:, None] * jnp.stack([mu, beta])[None], axis=2)
-    tau_q = (k1 * q_d - a_q) / s
-    g_m = k2 * a_q  # (D72)
-    g_mu = a_g + k1 * a_y - kappa * q_y + g_m * beta  # (D73)
-    # (D74)
-    g_mu_t = kappa * tau_q - s / kappa * k1**2 * a_d
-    g_beta_t = -s / kappa * k2**2 * (q_e + n.m * a_q)
-    g_beta = b_g + k2 * q_y + g_m * mu + g_beta_t * beta / n.beta_t
-    # (D75)
-    radial = (jnp.sum(g_mu * mu) + g_mu_t * n.mu_t) / n.length
-    eta = (g_mu / n.length + kappa * radial * mu) / points
-    g_d, g_e = k1 * through_a - kappa * q, k2 * q
-    g_tau = kappa * n.mu_t * q - s * through_a
-    omega = (g_tau + (g_mu_t / n.length - kappa * radial * n.mu_t) / points) / tau
+    dots = Products(a_q, a_d, q_d, q_e)
+    g_beta, eta, eta_t = pull_mean(Columns(*sums), dots, mu, beta, kappa, n, tau.size)
+    g_d, g_e, g_tau = pull_shifts(big, q, kappa, n)
+    omega = (g_tau + eta_t) / tau
     g_d, g_e, omega = form.hold_numbers(g_d, g_e, omega)
     g, z = form.hold_images(g, z)
     # (D76)
@@ -217,7 +191,7 @@ def backward(form: Form, kept: _Residuals, g):
     g_y = g_y + omega[..., None] * _times(scale, z.astype(dtype)) + row(eta, g)
     # `s out` is a function of `(s y, s beta)` alone: Euler's theorem, by numbers a point (D83).
     along = g_d * d + g_e * e + omega * (tau * tau - 1 / kappa) - a * p - b * q
-    along = jnp.sum(along) + points * n.length * jnp.sum(eta * mu) + jnp.sum(g_beta * beta)
+    along = jnp.sum(along) + tau.size * n.length * jnp.sum(eta * mu) + jnp.sum(g_beta * beta)
     return _times(scale, g_y).astype(z.dtype), g_beta, along / (2 * kappa)
 
 
