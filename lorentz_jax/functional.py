@@ -20,6 +20,7 @@ from jax.typing import ArrayLike
 
 from lorentz_jax._src import centering as _centering
 from lorentz_jax._src import conv as _conv
+from lorentz_jax._src import fused as _fused
 from lorentz_jax._src.aggregate import aggregate, segment_aggregate
 from lorentz_jax._src.arguments import (
     Activation,
@@ -32,6 +33,7 @@ from lorentz_jax._src.arguments import (
 )
 from lorentz_jax._src.attention import SCORES, attention
 from lorentz_jax._src.conv import Padding
+from lorentz_jax._src.fused import KERNELS, kernels
 from lorentz_jax._src.lorentzian import lorentzian, scale_distance
 from lorentz_jax._src.norms import batch_mean, center, center_batch, weight_norm
 from lorentz_jax._src.pooling import (
@@ -46,11 +48,12 @@ from lorentz_jax.hyperplane import Normals, signed_distance
 __all__ = ["Padding", "conv", "conv_center", "linear", "mlr"]
 __all__ += ["batch_mean", "center", "center_batch", "lorentzian", "scale_distance", "weight_norm"]
 __all__ += ["SCORES", "aggregate", "attention", "segment_aggregate"]
+__all__ += ["KERNELS", "kernels"]
 __all__ += ["avg_pool", "center_groups", "conv_transpose", "max_pool", "weighted_residual"]
 
 for _function in (
-    avg_pool, batch_mean, center, center_batch, center_groups, conv_transpose, lorentzian, max_pool,
-    scale_distance, weight_norm, weighted_residual,
+    avg_pool, batch_mean, center, center_batch, center_groups, conv_transpose, kernels, lorentzian,
+    max_pool, scale_distance, weight_norm, weighted_residual,
 ):  # fmt: skip
     _function.__module__ = __name__
 
@@ -160,6 +163,8 @@ def conv_center(
     unit_scale: ArrayLike | None = None,
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
+    relu: bool = False,
+    residual: ArrayLike | None = None,
 ) -> tuple[Array, Array]:
     """Apply `y = conv(x)` and `center(y, batch_mean(y), beta)` in one step.
 
@@ -178,6 +183,9 @@ def conv_center(
             `hyperplane.factored_normals`. Where it is 0 it gets no gradient.
         dilation: As in `conv`.
         groups: As in `conv`; more than one needs normals without a time.
+        relu: Apply ReLU to the space parts last; the mean is that of `conv(x)`.
+        residual: Points of the result's shape, to add to its space parts before that. `kernels`
+            tells how both can be one step with the norm.
 
     Returns:
         Images `(N, H', W', C_out)` and the mean `(C_out,)`.
@@ -208,20 +216,29 @@ def conv_center(
     kappa = kappa_beside(x, kappa)
     window = _conv.window_arguments(strides, padding, space.shape[:-2], dilation, groups)
     space, scale, beta = (a.astype(kappa.dtype) for a in (space, scale, beta))
-    results: Any
-    if normals.time is None:
-        arguments = _centering.alike(x, space, scale, beta, kappa)
-        results = _centering.conv_center(*arguments, window)
-    else:
-        time = normals.time.astype(kappa.dtype)
-        arguments = _centering.alike(x, space, scale, time, beta, kappa)
-        results = _conv.conv_center(*arguments, window)
-    if results[0].size == 0:
+    shape = jax.eval_shape(functools.partial(_conv.conv_images, window=window), x, space).shape
+    if 0 in shape:
         raise ValueError(
             f"the mean of no points is undefined: the window {space.shape[:-2]} fits nowhere in "
             f"images of shape {x.shape}"
         )
-    return results[0], lax.stop_gradient(results[1])
+    added: Any = residual if residual is None else as_array("residual", residual)
+    if added is not None:
+        check_shapes(shape, residual=added)
+    results: Any
+    if normals.time is not None:
+        time = normals.time.astype(kappa.dtype)
+        arguments = _centering.alike(x, space, scale, time, beta, kappa)
+        results = _conv.conv_center(*arguments, window)
+    elif _fused.takes(x, space, scale, beta, kappa, *([] if added is None else [added])):
+        arguments = x, space, scale, beta, kappa, added, window, _fused.Step(relu)
+        results = _fused.conv_center(*arguments)
+        return results[0], lax.stop_gradient(results[1])
+    else:
+        arguments = _centering.alike(x, space, scale, beta, kappa)
+        results = _centering.conv_center(*arguments, window)
+    out = results[0] if added is None else results[0] + added
+    return jax.nn.relu(out) if relu else out, lax.stop_gradient(results[1])
 
 
 def mlr(x: ArrayLike, normals: Normals, kappa: ArrayLike, scale: str | None = "inside") -> Array:

@@ -207,7 +207,7 @@ def _by_platform(function: Callable, *arguments: Any) -> Any:
     return lax.platform_dependent(*arguments, **branches)
 
 
-def _varying(array: Array) -> frozenset:
+def varying(array: Array) -> frozenset:
     """The axes of a mesh that an array varies over inside `jax.shard_map`."""
     kind: Any = jax.typeof(array)
     if hasattr(kind, "vma"):
@@ -222,8 +222,8 @@ def alike(*arrays: Array) -> tuple[Array, ...]:
     """
     if not hasattr(jax, "typeof"):  # a JAX that does not tell what varies
         return arrays
-    every = frozenset().union(*map(_varying, arrays))
-    missing = [tuple(every - _varying(array)) for array in arrays]
+    every = frozenset().union(*map(varying, arrays))
+    missing = [tuple(every - varying(array)) for array in arrays]
     pairs = zip(arrays, missing, strict=True)
     return tuple(_vary(x, axes) if axes else x for x, axes in pairs)
 
@@ -284,7 +284,7 @@ def conv_center(x, space, scale, beta, kappa, window):
 
 
 def _keep_conv(x, space, scale, beta, kappa, window):
-    # Held, for the sum of `_pull_back_conv`: made again it would be brought to another order.
+    # Held, for the sum of `pull_conv`: made again it would be brought to another order.
     (kernel,) = _hold(space.astype(x.dtype))
     results, kept = keep(conv_images(x, kernel, window), scale, beta, kappa)
     return results, (x, kernel, kept)
@@ -300,12 +300,17 @@ def _push_conv(window, residuals, tangents):
 def _pull_back_conv(window, residuals, g):
     x, kernel, kept = residuals
     g_z, g_beta, g_kappa = pull_back(kept, g)
+    return (*pull_conv(x, kernel, kept.scale, g_z, window), g_beta, g_kappa)
+
+
+def pull_conv(x, kernel, scale, g_z, window):
+    """The cotangents of x, kernel and scale, from that of the convolution."""
+    dtype = scale.dtype
     (g_x,) = jax.linear_transpose(lambda x: conv_images(x, kernel, window), x)(g_z)
     (g_kernel,) = jax.linear_transpose(lambda k: conv_images(x, k, window), kernel)(g_z)
     # The kernel as the convolution has it: a GPU keeps it in an order of axes of its own.
-    along = sum_inputs(g_kernel.astype(g_beta.dtype) * kernel.astype(g_beta.dtype))
-    g_scale = divide(along, kept.scale)  # (D80)
-    return g_x, g_kernel.astype(g_beta.dtype), g_scale, g_beta, g_kappa
+    along = sum_inputs(g_kernel.astype(dtype) * kernel.astype(dtype))
+    return g_x, g_kernel.astype(dtype), divide(along, scale)  # (D80)
 
 
 def _conv_center_jvp(window, primals, tangents):

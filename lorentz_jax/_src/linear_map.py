@@ -45,7 +45,8 @@ def linear_map(
         like: The primal result.
     """
     leaves, tree = jax.tree.flatten(kept)
-    live = [i for i, t in enumerate(tangents) if not isinstance(t, SymbolicZero)]
+    none = SymbolicZero, type(None)  # an argument that is None has no tangent at all
+    live = [i for i, t in enumerate(tangents) if not isinstance(t, none)]
 
     def ahead(leaves: list[Any], given: list[Any]) -> list[Array]:
         filled = dict(zip(live, given, strict=True))

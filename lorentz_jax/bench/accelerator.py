@@ -10,7 +10,7 @@ import contextlib
 import functools
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,9 @@ import jax.numpy as jnp
 from jax import Array
 from rich.table import Table
 
+from lorentz_jax import functional
 from lorentz_jax.bench import hlo
-from lorentz_jax.bench.networks import BASE, Sizes, build, training_step
+from lorentz_jax.bench.networks import BASE, PALLAS, Sizes, build, training_step
 from lorentz_jax.bench.style import COLOURS, make_console, make_panels, make_table
 from lorentz_jax.bench.timing import environment
 from lorentz_jax.inference import compile_cached_v
@@ -186,7 +187,8 @@ def measure(part: str, name: str, sizes: Sizes, dtype: Any, target: str, seconds
     place = jax.sharding.SingleDeviceSharding(device)
     placed = functools.partial(jax.ShapeDtypeStruct, sharding=place)
     shapes = jax.tree.map(lambda a: placed(a.shape, a.dtype), arguments)
-    lowered = jax.jit(function).lower(*shapes)
+    with _written_by("pallas" if name.endswith(PALLAS) else "xla", target):
+        lowered = jax.jit(function).lower(*shapes)
     start = time.process_time()
     compiled = lowered.compile()
     spent = time.process_time() - start
@@ -196,6 +198,24 @@ def measure(part: str, name: str, sizes: Sizes, dtype: Any, target: str, seconds
     memory: Any = compiled.memory_analysis()
     row = (name, kernels, moved, int(memory.temp_size_in_bytes), spent)
     return Row(*row, _milliseconds(compiled, arguments, seconds) if target == LOCAL else None)
+
+
+@contextlib.contextmanager
+def _written_by(kernels: str, target: str) -> Iterator[None]:
+    """Trace with a choice of `functional.kernels`, and tell Pallas the device."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(functional.kernels(kernels))
+        if kernels == "pallas" and target in TARGETS:
+            device = TARGETS[target].topology["platform"], TARGETS[target].description
+            stack.enter_context(jax.sharding.use_abstract_mesh(_mesh(*device)))
+        yield
+
+
+def _mesh(platform: str, kind: str) -> Any:
+    sharding: Any = jax.sharding  # whose abstract devices are newer than the oldest JAX
+    described = sharding.AbstractDevice(device_kind=kind, num_cores=None, platform=platform)
+    kinds = (sharding.AxisType.Auto,)
+    return sharding.AbstractMesh((1,), ("one",), axis_types=kinds, abstract_device=described)
 
 
 def _milliseconds(compiled: Callable, arguments: Any, seconds: float) -> float:

@@ -21,6 +21,8 @@ from lorentz_jax.models.resnet import ConvNorm
 from lorentz_jax.training.state import merge, split
 
 BASE = "euclidean"
+PALLAS = ", pallas"
+"""How the name of an arm ends that is traced inside `functional.kernels("pallas")`."""
 TRAINED = (BASE, "euclidean, norm by hand", "lorentz", "lorentz, plain", "hcnn", "poincare")
 """Arms of the training step: models, and variants of them after a comma (see `build`)."""
 
@@ -102,8 +104,8 @@ class HandWrittenBatchNorm(nnx.Module):
 def build(name: str, sizes: Sizes) -> ResNet:
     """Build the network of an arm, with 10 classes.
 
-    The variants are "norm by hand", with `HandWrittenBatchNorm`, and "plain", whose convolutions
-    and norms are not fused.
+    The variants are "norm by hand", with `HandWrittenBatchNorm`; "plain", whose convolutions and
+    norms are not fused; and "pallas", which differs where it is compiled (`PALLAS`).
     """
     model_name, _, variant = name.partition(", ")
     options: dict[str, Any] = {} if model_name == BASE else {"kappa": sizes.kappa}

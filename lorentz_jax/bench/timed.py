@@ -183,12 +183,13 @@ class Accelerator(Network):
     precision: str = "bfloat16"
     """`float32` or `bfloat16`."""
     models: tuple[str, ...] = ("lorentz",)
-    """Arms beside the Euclidean network: keys of `models.MODELS`, or of the training step."""
+    """Arms beside the Euclidean network: keys of `models.MODELS` or of the training step, or
+    `"lorentz, pallas"` with kernels of our own."""
 
     def check(self) -> None:
         """Refuse parts, dtypes, networks and devices that there are not, too."""
         super().check()
-        self._check_models(self.models, tuple({*MODELS, *networks.TRAINED}))
+        self._check_models(self.models, tuple({*MODELS, *networks.TRAINED, "lorentz, pallas"}))
         convergence.check_name(self.part, accelerator.PARTS, "part")
         convergence.check_name(self.precision, ("float32", "bfloat16"), "precision")
         accelerator.device_of(self.target)

@@ -104,6 +104,18 @@ class ConvNorm(nnx.Module):
             return self.call(self.conv, self.norm, x, kappa, use_running_average)
         return self.norm(self.conv(x, kappa), kappa, use_running_average)
 
+    def then(
+        self, relu_: Callable, x: Array, kappa: Any, running: bool | None, add: Any = None,
+        other: Array | None = None,
+    ) -> Array:  # fmt: skip
+        """Return `relu_(add(self(x), other))`; in one step where a GPU's kernels take both in."""
+        usual = relu_ is relu and (other is None or add is residual)
+        if usual and self.call is nn.conv_norm and self.norm is not None:
+            layers = self.conv, self.norm, x, self.resolve_kappa(kappa), running
+            return nn.conv_norm(*layers, relu=True, residual=other)
+        y = self(x, kappa, running)
+        return relu_(y if other is None else add(y, other, kappa), kappa)
+
 
 class BasicBlock(nnx.Module):
     """`relu(norm(conv(relu(norm(conv(x))))) + shortcut(x))`."""
@@ -124,11 +136,10 @@ class BasicBlock(nnx.Module):
 
     def __call__(self, x: Array, kappa: Any, use_running_average: bool | None) -> Array:
         """Map points `(N, H, W, D)` to points of the new width."""
-        y = self.relu(self.first(x, kappa, use_running_average), kappa)
-        y = self.second(y, kappa, use_running_average)
-        if self.shortcut is not None:
-            x = self.shortcut(x, kappa, use_running_average)
-        return self.relu(self.residual(y, x, kappa), kappa)
+        running = use_running_average
+        y = self.first.then(self.relu, x, kappa, running)
+        x = x if self.shortcut is None else self.shortcut(x, kappa, running)
+        return self.second.then(self.relu, y, kappa, running, self.residual, x)
 
 
 class ResNet(nnx.Module):
@@ -229,7 +240,7 @@ class ResNet(nnx.Module):
         kappa, outer = self.resolve_kappa(kappa), x.dtype
         x = x.astype(outer if dtype is None else dtype)
         x = x if self.entry is None else self.entry(x, kappa)
-        x = self.relu(self.stem(x, kappa, running), kappa)
+        x = self.stem.then(self.relu, x, kappa, running)
         for blocks in self.stages:
             for block in blocks:
                 x = block(x, kappa, running)

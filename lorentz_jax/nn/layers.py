@@ -333,6 +333,8 @@ def conv_norm(
     x: Array,
     kappa: Any = None,
     use_running_average: bool | None = None,
+    relu: bool = False,
+    residual: Array | None = None,
 ) -> Array:
     """Compute `norm(conv(x))`; in training by the fused `functional.conv_center`.
 
@@ -343,6 +345,8 @@ def conv_norm(
         x: images `(N, H, W, D_in)`.
         kappa: overrides the kappa of both modules.
         use_running_average: overrides the mode of the norm.
+        relu: apply ReLU to the space parts last.
+        residual: points to add to the space parts before that.
 
     Example:
         >>> conv = LorentzConv(3, 8, kappa=1.0, rngs=nnx.Rngs(0))
@@ -356,12 +360,13 @@ def conv_norm(
     own, its = (getattr(layer.kappa, "raw", layer.kappa) for layer in (conv, norm))
     apart = apart or (kappa is None and own is not its and conv.kappa != norm.kappa)
     if apart or norm._averages(x, use_running_average):
-        return norm(conv(x, kappa), kappa, use_running_average)
+        out = norm(conv(x, kappa), kappa, use_running_average)
+        out = out if residual is None else out + residual
+        return jax.nn.relu(out) if relu else out
     kappa = conv.resolve_kappa(kappa)
     normals, unit_scale = conv.factored_normals(kappa)
+    window = conv.strides, conv.padding, unit_scale, conv.dilation, conv.groups
     beta = norm.beta_point(kappa)
-    out, mean = functional.conv_center(
-        x, normals, beta, kappa, conv.strides, conv.padding, unit_scale, conv.dilation, conv.groups
-    )
+    out, mean = functional.conv_center(x, normals, beta, kappa, *window, relu, residual)
     norm.update(mean, kappa)
     return out
