@@ -22,8 +22,10 @@ from jax import Array, lax
 from lorentz_jax._src import shifting
 from lorentz_jax._src.shifting import Columns, Constants, Products
 
-TILE, PROGRAMS, WARPS = 4096, 256, 8
-"""Numbers of a tile, programs of a summing kernel, and warps of a program."""
+TILE, WARPS = 2048, 8
+"""Numbers of a tile and warps of a program: a thread holds eight numbers of an image."""
+PROGRAMS, PARTIAL = 512, 32_768
+"""Most programs of a summing kernel, and most numbers in their sums, which one program adds up."""
 MAX_WIDTH = 2048
 """Wider points leave a tile of a few of them, and too few registers."""
 
@@ -49,7 +51,7 @@ def _layout(z: Array) -> _Layout:
     side = 1 << (width - 1).bit_length()
     rows = max(1, min(TILE // side, 1 << (points - 1).bit_length()))
     blocks = -(-points // rows)
-    return _Layout(points, width, side, rows, blocks, min(PROGRAMS, blocks))
+    return _Layout(points, width, side, rows, blocks, min(PROGRAMS, PARTIAL // side, blocks))
 
 
 def _pallas() -> tuple[Any, Any]:
