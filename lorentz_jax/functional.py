@@ -33,7 +33,7 @@ from lorentz_jax._src.arguments import (
 )
 from lorentz_jax._src.attention import SCORES, attention
 from lorentz_jax._src.conv import Padding
-from lorentz_jax._src.fused import KERNELS, kernels
+from lorentz_jax._src.fused import kernels
 from lorentz_jax._src.lorentzian import lorentzian, scale_distance
 from lorentz_jax._src.norms import batch_mean, center, center_batch, weight_norm
 from lorentz_jax._src.pooling import (
@@ -48,7 +48,7 @@ from lorentz_jax.hyperplane import Normals, signed_distance
 __all__ = ["Padding", "conv", "conv_center", "linear", "mlr"]
 __all__ += ["batch_mean", "center", "center_batch", "lorentzian", "scale_distance", "weight_norm"]
 __all__ += ["SCORES", "aggregate", "attention", "segment_aggregate"]
-__all__ += ["KERNELS", "kernels"]
+__all__ += ["kernels"]
 __all__ += ["avg_pool", "center_groups", "conv_transpose", "max_pool", "weighted_residual"]
 
 for _function in (

@@ -39,6 +39,9 @@ def kernels(name: str) -> AbstractContextManager:
     Args:
         name: "xla" or "pallas".
 
+    Returns:
+        A context manager; the innermost one counts.
+
     Raises:
         ValueError: there is no such choice, or this JAX cannot remember it.
 
@@ -88,10 +91,10 @@ def _ahead_own(step, *arguments):
     return _kernels.forward(*arguments, relu=step.relu, interpret=step.interpret)
 
 
-def _back_own(step, added, *arguments):
-    *front, out, g = arguments
-    options = {"relu": step.relu, "interpret": step.interpret}
-    return _kernels.backward(*front, out if added else None, g, **options)
+def _back_own(step, added, z, scale, beta, kappa, mu, constants, out, g):
+    out = out if added else None
+    arguments = z, scale, beta, kappa, mu, constants, out, g
+    return _kernels.backward(*arguments, relu=step.relu, interpret=step.interpret)
 
 
 def _choose(step: Step, own: Callable, xla: Callable, *arguments: Any) -> Any:
@@ -146,7 +149,7 @@ def _pull(window, step, kept, g):
 
 
 def _jvp(window, step, primals, tangents):
-    (out, mu), kept = _keep(*primals, window, step)
+    (out, mu), kept = _keep(*primals, window=window, step=step)
     push, pull = functools.partial(_push, window, step), functools.partial(_pull, window, step)
     return (out, mu), (linear_map(push, pull, kept, tangents, out), jnp.zeros_like(mu))
 

@@ -237,7 +237,7 @@ def backward(
             p, q = _rows(gy * mu[None]), _rows(gy * beta[None])
             big = shifting.through_a(p, q, kappa, n)
             g_d, g_e, g_tau = shifting.pull_shifts(big, q, kappa, n)
-            reach = jnp.where(tile.inside, tau - 1 / (kappa * tau), 0)  # |y|^2/tau
+            reach = _rows(y * y) / tau
             parts = a[:, None] * gy, b[:, None] * gy, big[:, None] * y, q[:, None] * y
             parts += g_d * d + g_e * e + g_tau * reach - a * p - b * q, reach
             return tuple(sum_ + part for sum_, part in zip(carry, parts, strict=True))
@@ -261,7 +261,7 @@ def backward(
         of_beta, of_mean, of_time = pulled
         _store(g_beta, of_beta, width)
         _store(eta, of_mean, width)
-        # Euler's theorem (D201).
+        # Euler's theorem (D83), its sum over omega as (D201) has it.
         of_g, reach = (jnp.sum(_load(along, lay.programs, np.int32(i))) for i in range(2))
         total = of_g + of_time * reach + points * n.length * jnp.sum(of_mean * mu)
         g_kappa = (total + jnp.sum(of_beta * beta)) / (2 * kappa)

@@ -17,7 +17,7 @@ import lorentz_jax
 
 result = {}
 result["slope"] = float(jax.grad(geometry.dist0)(jax.numpy.array([0.75]), 1.0)[0])
-unwanted = {"flax", "optax", "rich", "lorentz_jax.nn"}
+unwanted = {"flax", "optax", "rich", "lorentz_jax.nn", "jax.experimental.pallas"}
 result["brought along"] = sorted(unwanted & set(sys.modules))
 result["listed"] = dir(lorentz_jax)
 sys.modules["flax"] = None  # as where it is not installed
