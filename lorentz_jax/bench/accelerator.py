@@ -21,15 +21,16 @@ from jax import Array
 from rich.table import Table
 
 from lorentz_jax import functional
-from lorentz_jax.bench import hlo
+from lorentz_jax.bench import hlo, layers
 from lorentz_jax.bench.networks import BASE, PALLAS, Sizes, build, training_step
 from lorentz_jax.bench.style import COLOURS, make_console, make_panels, make_table
 from lorentz_jax.bench.timing import environment
 from lorentz_jax.inference import compile_cached_v
 from lorentz_jax.training.state import merge, split
 
-PARTS = ("training", "block", "inference")
-"""What can be compiled: a training step, a block forward and backward, compiled inference."""
+PARTS = ("training", "block", "inference", "conv")
+"""What can be compiled: a training step, a block or a 3x3 convolution forward and backward,
+compiled inference."""
 
 _H100 = """gpu_device_info {
   threads_per_block_limit: 1024
@@ -152,10 +153,12 @@ def program(part: str, name: str, sizes: Sizes, dtype: Any) -> tuple[Callable, t
 
     Args:
         part: one of `PARTS`. A block is the first of the network, its input one of its outputs.
-        name: an arm of `networks.build`.
+        name: an arm of `networks.build`; for "conv", one of `layers.CONVOLUTIONS`.
         sizes: of network and batch.
         dtype: what the network computes in.
     """
+    if part == "conv":
+        return layers.convolution(name, sizes.width, sizes.batch, sizes.kappa, dtype)
     images = sizes.images()[0]
     if part == "training":
         return training_step(name, sizes, dtype)

@@ -9,7 +9,7 @@ from jax import Array, lax
 
 from lorentz_jax import functional, geometry
 from lorentz_jax.bench import external
-from lorentz_jax.bench.timing import Arm, Row, compile_arm, interleave
+from lorentz_jax.bench.timing import Row, compile_arm, interleave
 from lorentz_jax.hyperplane import normals
 from lorentz_jax.models import chen, poincare
 
@@ -84,32 +84,60 @@ def linear_inference(
     return interleave(arms, BASE, seconds)
 
 
-def convolution_step(
-    width: int, batch: int, seconds: float = 5.0, kappa: float = 0.1, peers: bool = False
-) -> list[Row]:
-    """Time the forward and backward pass, all gradients, of one 3x3 convolution; 32x32 images."""
+def convolution(
+    name: str, width: int, batch: int, kappa: float = 0.1, dtype: Any = jnp.float32
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """Return the forward and backward pass of one 3x3 convolution, and its arguments.
+
+    All gradients, on 32x32 images.
+
+    Args:
+        name: one of `CONVOLUTIONS`; the last is that of `bench.external`.
+        width: channels.
+        batch: images.
+        kappa: curvature -kappa.
+        dtype: of the images.
+
+    Raises:
+        ValueError: there is no such convolution, or its package is missing.
+    """
+    if name not in CONVOLUTIONS:
+        raise ValueError(f"convolutions are {', '.join(CONVOLUTIONS)}, got {name!r}")
     keys = jax.random.split(jax.random.key(0), 4)
-    x = jax.random.normal(keys[0], (batch, 32, 32, width))
+    x = jax.random.normal(keys[0], (batch, 32, 32, width), dtype)
     w = jax.random.normal(keys[1], (3, 3, width, width)) * (2 / (9 * width)) ** 0.5
     b = 0.1 * jax.random.normal(keys[2], (width,))
-    cotangent = jax.random.normal(keys[3], x.shape)
+    cotangent = jax.random.normal(keys[3], x.shape, dtype)
 
     def euclidean(x: Array, w: Array, b: Array) -> Array:
-        layout = ("NHWC", "HWIO", "NHWC")
+        layout, w, b = ("NHWC", "HWIO", "NHWC"), w.astype(dtype), b.astype(dtype)
         return lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=layout) + b
 
     def fgg(x: Array, w: Array, b: Array) -> Array:
         return functional.conv(x, normals(w, b, kappa), kappa)
 
-    def arm(layer: Callable[..., Array], cotangent: Array, *arguments: Any) -> Arm:
-        def loss(cotangent, *arguments):
-            return jnp.sum(layer(*arguments) * cotangent)
-
-        numbers = tuple(range(1, 1 + len(arguments)))
-        return compile_arm(jax.value_and_grad(loss, numbers), cotangent, *arguments)
-
-    arms = {BASE: arm(euclidean, cotangent, x, w, b), "fgg": arm(fgg, cotangent, x, w, b)}
-    if peers:
+    layer, arguments = (euclidean if name == BASE else fgg), (x, w, b)
+    if name == external.NAME:
         layer, arguments = external.convolution(x, width, kappa)
-        arms[external.NAME] = arm(layer, geometry.lift(cotangent, kappa), *arguments)
+        cotangent = geometry.lift(cotangent, kappa)
+
+    def loss(cotangent: Array, *arguments: Any) -> Array:
+        return jnp.sum((layer(*arguments) * cotangent).astype(jnp.float32))
+
+    numbers = tuple(range(1, 1 + len(arguments)))
+    return jax.value_and_grad(loss, numbers), (cotangent, *arguments)
+
+
+CONVOLUTIONS = (BASE, "fgg", external.NAME)
+"""Names of the convolutions that there are."""
+
+
+def convolution_step(
+    width: int, batch: int, seconds: float = 5.0, kappa: float = 0.1, peers: bool = False
+) -> list[Row]:
+    """Time `convolution`, all arms interleaved."""
+    arms = {}
+    for name in CONVOLUTIONS if peers else CONVOLUTIONS[:2]:
+        function, arguments = convolution(name, width, batch, kappa)
+        arms[name] = compile_arm(function, *arguments)
     return interleave(arms, BASE, seconds)

@@ -177,20 +177,27 @@ class Accelerator(Network):
     target: str = "h100"
     """`h100` or `v5e` to compile for one; `local` for the device of this machine, timed too."""
     part: str = "training"
-    """`training`, a step; `block`, one block forward and backward; or `inference`, compiled."""
+    """`training`, a step; `block` or `conv`, one block or convolution forward and backward; or
+    `inference`, compiled."""
     width: int = 64
     batch: int = 128
     precision: str = "bfloat16"
     """`float32` or `bfloat16`."""
     models: tuple[str, ...] = ("lorentz",)
     """Arms beside the Euclidean network: keys of `models.MODELS` or of the training step, or
-    `"lorentz, pallas"` with kernels of our own."""
+    `"lorentz, pallas"` with kernels of our own. A part `conv` has one arm, `fgg`."""
+    peers: bool = False
+    """Add the convolution of the hyperbolix package, which must be installed, to a part `conv`."""
 
     def check(self) -> None:
         """Refuse parts, dtypes, networks and devices that there are not, too."""
         super().check()
-        self._check_models(self.models, tuple({*MODELS, *networks.TRAINED, "lorentz, pallas"}))
         convergence.check_name(self.part, accelerator.PARTS, "part")
+        self._check_models(self.models, tuple({*MODELS, *networks.TRAINED, "lorentz, pallas"}))
+        if self.part == "conv" and self.models != ("lorentz",):
+            raise ValueError(f"--models goes with networks, --part conv has {layers.CONVOLUTIONS}")
+        if self.peers and self.part != "conv":
+            raise ValueError(f"--peers goes with --part conv, got {self.part}")
         convergence.check_name(self.precision, ("float32", "bfloat16"), "precision")
         accelerator.device_of(self.target)
 
@@ -198,7 +205,8 @@ class Accelerator(Network):
         """Compile and print the table."""
         title = f"{self.part}, width={self.width} batch={self.batch} {self.precision}"
         sizes, dtype = self._sizes(self.batch), jax.numpy.dtype(self.precision)
-        options = (self.part, self.models, sizes, dtype, self.target, self.seconds or 5)
+        arms = layers.CONVOLUTIONS[: 2 + self.peers] if self.part == "conv" else self.models
+        options = (self.part, arms, sizes, dtype, self.target, self.seconds or 5)
         tables = [(title, accelerator.table(*options))]
         return accelerator.run(tables, self.target), accelerator.plot
 
