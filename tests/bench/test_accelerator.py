@@ -79,10 +79,7 @@ def test_programs_of_this_machine_are_timed_too(part, tmp_path):
         ("--target local --part layer", "part"),
         ("--target local --precision float16", "precision"),
         ("--target local --models nope", "model"),
-        (
-            "--target local --part conv --models hcnn",
-            "--models goes with networks",
-        ),
+        ("--target local --part conv --models hcnn", "--models goes with networks"),
         ("--target local --batch 0", "--batch must be at least 1"),
     ],
 )
