@@ -22,7 +22,7 @@ from lorentz_jax._src.linear_map import linear_map
 KERNELS = ("xla", "pallas")
 """Who writes the kernels of a GPU."""
 
-# A part of the key of every compiled function; a JAX before 0.7 has no such thing.
+# A part of the key of every compiled function; a JAX before 0.7.2 has no such thing.
 _chosen: Any = jax.make_user_context("xla") if hasattr(jax, "make_user_context") else None
 
 
@@ -52,7 +52,7 @@ def kernels(name: str) -> AbstractContextManager:
     if name not in KERNELS:
         raise ValueError(f"kernels must be one of {', '.join(KERNELS)}, got {name!r}")
     if _chosen is None:
-        raise ValueError(f"a choice of kernels needs jax 0.7 or later, this is {jax.__version__}")
+        raise ValueError(f"a choice of kernels needs jax 0.7.2 or later, this is {jax.__version__}")
     return _chosen(name)
 
 
