@@ -35,7 +35,7 @@ from lorentz_jax._src.attention import SCORES, attention
 from lorentz_jax._src.conv import Padding
 from lorentz_jax._src.fused import kernels
 from lorentz_jax._src.lorentzian import lorentzian, scale_distance
-from lorentz_jax._src.norms import batch_mean, center, center_batch, weight_norm
+from lorentz_jax._src.norms import batch_mean, center, center_batch, layer_norm, weight_norm
 from lorentz_jax._src.pooling import (
     avg_pool,
     center_groups,
@@ -46,14 +46,14 @@ from lorentz_jax._src.pooling import (
 from lorentz_jax.hyperplane import Normals, signed_distance
 
 __all__ = ["Padding", "conv", "conv_center", "linear", "mlr"]
-__all__ += ["batch_mean", "center", "center_batch", "lorentzian", "scale_distance", "weight_norm"]
+__all__ += ["batch_mean", "center", "center_batch", "layer_norm", "lorentzian", "weight_norm"]
 __all__ += ["SCORES", "aggregate", "attention", "segment_aggregate"]
-__all__ += ["kernels"]
+__all__ += ["kernels", "scale_distance"]
 __all__ += ["avg_pool", "center_groups", "conv_transpose", "max_pool", "weighted_residual"]
 
 for _function in (
-    avg_pool, batch_mean, center, center_batch, center_groups, conv_transpose, kernels, lorentzian,
-    max_pool, scale_distance, weight_norm, weighted_residual,
+    avg_pool, batch_mean, center, center_batch, center_groups, conv_transpose, kernels, layer_norm,
+    lorentzian, max_pool, scale_distance, weight_norm, weighted_residual,
 ):  # fmt: skip
     _function.__module__ = __name__
 

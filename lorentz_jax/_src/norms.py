@@ -1,4 +1,4 @@
-"""Weight norm, and the centring norm with its mean, for `lorentz_jax.functional`."""
+"""Weight norm, and the norms of batches and of single points, for `lorentz_jax.functional`."""
 
 import jax
 import jax.numpy as jnp
@@ -137,3 +137,54 @@ def weight_norm(direction: ArrayLike, gain: ArrayLike) -> Array:
     dtype = compute_dtype(jnp.result_type(a, g))
     size = safe_norm(a.astype(dtype), tuple(range(a.ndim - 1)))
     return (row(divide(g.astype(dtype), size), a) * a.astype(dtype)).astype(jnp.result_type(a, g))
+
+
+def layer_norm(
+    x: ArrayLike,
+    scale: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    epsilon: float = 1e-6,
+) -> Array:
+    """Normalise every point by itself: `scale (x - m)/sqrt(v + epsilon) + bias` of its space part.
+
+    m and v are mean and variance of the D coordinates: LayerNorm, and the time is what follows from
+    its output. (Hypformer's norm, Yang et al., 2024, at one curvature.) It has no kappa, so it is
+    its own flat limit. Without scale and bias it is a map of hyperbolic geometry: x goes to the
+    nearest point of the hyperplane of points whose coordinates sum to 0, and from there along the
+    geodesic through the origin until it is `asinh(s sqrt(D))/s` from it (D165). So a norm by the
+    distance to the origin would differ by the projection alone. It is no isometry, but it fixes
+    how far out the next layer works, whatever residual sums have added up to.
+
+    A point of equal coordinates, such as the origin, goes to bias, with the gradient of
+    `(x - m)/sqrt(epsilon)`.
+
+    Args:
+        x: Points `(..., D)`.
+        scale: Factor of every coordinate, `(D,)`; None for 1.
+        bias: Added to every coordinate, `(D,)`; None for 0.
+        epsilon: What is added to the variance, at least 0.
+
+    Returns:
+        Points `(..., D)`.
+
+    Raises:
+        ValueError: if scale or bias have another shape, or epsilon is negative.
+
+    >>> print(functional.layer_norm(jnp.array([[3.0, 1.0], [0.0, 0.0]])))
+    [[ 0.9999995 -0.9999995]
+     [ 0.         0.       ]]
+    """
+    x = as_array("x", x)
+    if not epsilon >= 0:
+        raise ValueError(f"epsilon must be at least 0, got {epsilon}")
+    given = {"scale": scale, "bias": bias}
+    arrays = {name: as_array(name, a) for name, a in given.items() if a is not None}
+    check_shapes(x.shape[-1:], f"x {x.shape}", **arrays)
+    points = x.astype(compute_dtype(x.dtype))
+    # Not the mean of squares less the square of the mean, which cancels.
+    points = points - jnp.mean(points, axis=-1, keepdims=True)
+    variance = jnp.mean(jnp.square(points), axis=-1, keepdims=True)
+    out = points * lax.rsqrt(variance + epsilon)
+    weights = {name: row(a.astype(out.dtype), out) for name, a in arrays.items()}
+    out = out * weights["scale"] if "scale" in weights else out
+    return (out + weights["bias"] if "bias" in weights else out).astype(x.dtype)
