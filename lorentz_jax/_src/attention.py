@@ -5,6 +5,7 @@
 
 import math
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -89,6 +90,20 @@ def _attention(query, key, value, name, kappa, temperature, mask, score, causal)
     return centroids(value, kappa, partial(dense, weights))  # which divides by their sums
 
 
+def check_temperature(temperature: Any, batch: tuple[int, ...]) -> Array:
+    """The temperature as an array; `ValueError` unless it is positive and of the batch shape."""
+    temperature = jnp.asarray(temperature)
+    if concrete(temperature) and not (np.asarray(temperature) > 0).all():
+        raise ValueError(f"temperature must be positive, got {temperature}")
+    try:
+        jnp.broadcast_to(temperature, batch)
+    except ValueError:
+        raise ValueError(
+            f"temperature of shape {temperature.shape} does not broadcast to {batch}"
+        ) from None
+    return temperature
+
+
 def attention(
     query: ArrayLike,
     key: ArrayLike,
@@ -162,17 +177,8 @@ def attention(
         mask = row(mask, query)
     if temperature is None:
         temperature = math.sqrt(query.shape[-1])
-    elif concrete(temperature) and not (np.asarray(temperature) > 0).all():
-        raise ValueError(f"temperature must be positive, got {temperature}")
-    temperature = jnp.asarray(temperature)
-    if temperature.ndim:
-        try:
-            jnp.broadcast_to(temperature, batch)
-        except ValueError:
-            raise ValueError(
-                f"temperature of shape {temperature.shape} does not broadcast to {batch}"
-            ) from None
-        temperature = temperature[..., None, None]
+    temperature = check_temperature(temperature, batch)
+    temperature = temperature[..., None, None] if temperature.ndim else temperature
     dtype = jnp.result_type(dtype, value)
     arguments = query, key, broadcast, kappa, temperature
     query, key, broadcast, kappa, temperature = (a.astype(query.dtype) for a in arguments)

@@ -7,8 +7,6 @@ A baseline may put the stride first, leave the norm out of the shortcut, or pool
 classifies.
 """
 
-import inspect
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,10 +19,10 @@ from flax import nnx
 from jax import Array
 
 from lorentz_jax import nn
-from lorentz_jax._src.arguments import as_array
+from lorentz_jax.models.network import Network
 from lorentz_jax.models.variance import VarianceBatchNorm
 from lorentz_jax.nn import initializers
-from lorentz_jax.nn.modules import first_value, own_kappa
+from lorentz_jax.nn.modules import call, first_value, own_kappa, set_length
 
 __all__ = ["BasicBlock", "ConvNorm", "Layers", "LorentzResNet", "ResNet", "relu", "residual"]
 
@@ -142,7 +140,7 @@ class BasicBlock(nnx.Module):
         return self.second.then(self.relu, y, kappa, running, self.residual, x)
 
 
-class ResNet(nnx.Module):
+class ResNet(Network):
     """Skeleton of every network: images `(N, H, W, C)` to logits `(N, num_classes)`.
 
     Args:
@@ -163,8 +161,6 @@ class ResNet(nnx.Module):
         ValueError: a size is below 1, or a stage has no block.
     """
 
-    passes_kappa = True
-
     def __init__(
         self, layers: Layers, stages: Sequence[int], width: int, num_classes: int, in_channels: int,
         kappa: float | nn.Kappa | None, rngs: nnx.Rngs, options: Mapping[str, Any],
@@ -175,10 +171,7 @@ class ResNet(nnx.Module):
                 raise ValueError(f"{name} must be at least 1, got {value}")
         if min(stages) < 1:
             raise ValueError(f"every stage needs a block, got stages {tuple(stages)}")
-        self.kappa, self.in_channels = kappa, in_channels
-        built = {"stages": list(stages), **sizes, **options}
-        self.description = json.dumps([type(self).__name__, built])
-        self.use_running_average = False  # set by train() and eval()
+        super().__init__({"stages": list(stages), **sizes, **options}, kappa)
         self.entry, self.relu, self.pool = layers.entry, layers.relu, layers.pool
         self.stem = ConvNorm(layers, in_channels, width, 3, 1, rngs)
         self.stages = nnx.List([])
@@ -232,9 +225,7 @@ class ResNet(nnx.Module):
             ValueError: x has another shape.
             TypeError: x is not floating-point.
         """
-        x = as_array("x", x, min_ndim=4)
-        if x.ndim != 4 or x.shape[-1] != self.in_channels:
-            raise ValueError(f"expected images (N, H, W, {self.in_channels}), got shape {x.shape}")
+        x = self.check_images(x)
         # None leaves every norm to its own mode, which is not the network's where it was frozen.
         running = None if train is None or train > self.use_running_average else not train
         kappa, outer = self.resolve_kappa(kappa), x.dtype
@@ -246,13 +237,8 @@ class ResNet(nnx.Module):
                 x = block(x, kappa, running)
         x = x.astype(outer)
         if self.pool is not None:
-            return self._classify(self.pool(x, kappa), kappa)
-        return jnp.mean(self._classify(x, kappa), axis=(1, 2))
-
-    def _classify(self, x: Array, kappa: Any) -> Array:
-        # The head may be any module, such as an `nnx.Linear` put in its place.
-        curved = "kappa" in inspect.signature(type(self.head).__call__).parameters
-        return self.head(x, kappa) if curved else self.head(x)
+            return call(self.head, self.pool(x, kappa), kappa)
+        return jnp.mean(call(self.head, x, kappa), axis=(1, 2))
 
 
 class LorentzResNet(ResNet):
@@ -348,8 +334,4 @@ def _damp_branches(convolutions: list[Any]) -> None:
     """Start the last convolution of every branch as `initializers.branch_share` says."""
     share = initializers.branch_share(len(convolutions))
     for conv in convolutions:
-        if conv.gain is None:
-            conv.kernel[...] = conv.kernel[...] * share
-        else:
-            raw = initializers.raw_gain(math.sqrt(2) * share)
-            conv.gain[...] = jnp.full_like(conv.gain[...], raw)
+        set_length(conv, math.sqrt(2) * share)

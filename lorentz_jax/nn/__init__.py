@@ -15,7 +15,7 @@ from lorentz_jax._src.extras import require
 require("lorentz_jax.nn", "nn", "flax")
 
 from lorentz_jax.nn import compiling, initializers
-from lorentz_jax.nn.attention import LorentzAttention
+from lorentz_jax.nn.attention import LorentzAttention, LorentzLayerNorm
 from lorentz_jax.nn.embedding import LorentzEmbedding
 from lorentz_jax.nn.graph import LorentzGraphConv
 from lorentz_jax.nn.layers import (
@@ -49,6 +49,7 @@ __all__ = [
     "LorentzEmbedding",
     "LorentzGraphConv",
     "LorentzGroupNorm",
+    "LorentzLayerNorm",
     "LorentzLinear",
     "LorentzMLR",
     "LorentzResidual",

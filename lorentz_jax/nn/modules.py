@@ -1,5 +1,6 @@
 """Bases of the layers: a kappa, fixed or learned, and the parameters of hyperplanes."""
 
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -273,6 +274,20 @@ def normal_arrays(normals: Normals) -> dict[str, Array]:
     """Return normals as arrays by name."""
     arrays = {name: getattr(normals, name) for name in NORMALS}
     return {name: array for name, array in arrays.items() if array is not None}
+
+
+def call(module: Any, x: Array, kappa: Any, **options: Any) -> Array:
+    """Call a module with kappa if it takes one, as layers of ours do and those of Flax do not."""
+    curved = "kappa" in inspect.signature(type(module).__call__).parameters
+    return module(x, kappa, **options) if curved else module(x, **options)
+
+
+def set_length(layer: HyperplaneLayer, length: float) -> None:
+    """Scale the initial weights of every unit from the length of "fast", root 2, to this one."""
+    if layer.gain is None:
+        layer.kernel[...] = layer.kernel[...] * (length / math.sqrt(2))
+    else:
+        layer.gain[...] = jnp.full_like(layer.gain[...], initializers.raw_gain(length))
 
 
 def window_shape(kernel_size: int | Sequence[int], axes: Sequence[int] = (2,)) -> tuple[int, ...]:
