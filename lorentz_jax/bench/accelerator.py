@@ -168,7 +168,7 @@ def program(part: str, name: str, sizes: Sizes, dtype: Any) -> tuple[Callable, t
         return compiled.apply, (compiled.params, images)
     if part != "block":
         raise ValueError(f"part must be one of {', '.join(PARTS)}, got {part!r}")
-    network = build(name, sizes)
+    network: Any = build(name, sizes)
     kappa = network.resolve_kappa()
     graphdef, params, stats = split(network.stages[0][0])
 

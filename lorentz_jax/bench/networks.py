@@ -1,4 +1,4 @@
-"""Time whole networks against the Euclidean ResNet: training step, inference, data, scaling."""
+"""Time whole networks against their Euclidean twin: training step, inference, data, scaling."""
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
@@ -16,11 +16,11 @@ from lorentz_jax import data
 from lorentz_jax.bench.timing import Arm, Row, compile_arm, interleave
 from lorentz_jax.inference import compile_cached_v
 from lorentz_jax.metrics import cross_entropy
-from lorentz_jax.models import MODELS, ResNet
+from lorentz_jax.models import MODELS, TRANSFORMERS, Network
 from lorentz_jax.models.resnet import ConvNorm
 from lorentz_jax.training.state import merge, split
 
-BASE = "euclidean"
+BASE, BASE_VIT = "euclidean", "euclidean-vit"
 PALLAS = ", pallas"
 """How the name of an arm ends that is traced inside `functional.kernels("pallas")`."""
 TRAINED = (BASE, "euclidean, norm by hand", "lorentz", "lorentz, plain", "hcnn", "poincare")
@@ -29,7 +29,7 @@ TRAINED = (BASE, "euclidean, norm by hand", "lorentz", "lorentz, plain", "hcnn",
 
 @dataclass(frozen=True)
 class Sizes:
-    """A ResNet and its images.
+    """A network and its images.
 
     Attributes:
       width: channels of the first stage.
@@ -37,6 +37,7 @@ class Sizes:
       stages: residual blocks of each stage.
       kappa: curvature -kappa.
       pixels: side of the images.
+      patch: side of a patch of a vision transformer, which has four heads.
     """
 
     width: int = 16
@@ -44,6 +45,7 @@ class Sizes:
     stages: tuple[int, ...] = (2, 2, 2, 2)
     kappa: float = 0.1
     pixels: int = 32
+    patch: int = 4
 
     def images(self) -> tuple[Array, Array]:
         """Return a batch of images with three channels, and its labels."""
@@ -101,14 +103,17 @@ class HandWrittenBatchNorm(nnx.Module):
         return out
 
 
-def build(name: str, sizes: Sizes) -> ResNet:
+def build(name: str, sizes: Sizes) -> Network:
     """Build the network of an arm, with 10 classes.
 
     The variants are "norm by hand", with `HandWrittenBatchNorm`; "plain", whose convolutions and
     norms are not fused; and "pallas", which differs where it is compiled (`PALLAS`).
     """
     model_name, _, variant = name.partition(", ")
-    options: dict[str, Any] = {} if model_name == BASE else {"kappa": sizes.kappa}
+    flat = model_name in (BASE, BASE_VIT)
+    options: dict[str, Any] = {} if flat else {"kappa": sizes.kappa}
+    if model_name in TRANSFORMERS:
+        options |= {"image_size": sizes.pixels, "patch_size": sizes.patch, "heads": 4}
     make: Any = MODELS[model_name]
     model = make(sizes.stages, sizes.width, 10, 3, rngs=nnx.Rngs(0), **options)
     units: list[Any] = [unit for _, unit in nnx.iter_modules(model) if isinstance(unit, ConvNorm)]
@@ -150,19 +155,23 @@ def training_arm(name: str, sizes: Sizes) -> Arm:
     return compile_arm(function, *arguments)
 
 
-def training(names: Sequence[str], sizes: Sizes, seconds: float = 60.0) -> list[Row]:
+def training(
+    names: Sequence[str], sizes: Sizes, seconds: float = 60.0, base: str = BASE
+) -> list[Row]:
     """Time the training step of each arm and of the Euclidean network, the base of all ratios."""
-    arms = {name: training_arm(name, sizes) for name in dict.fromkeys((BASE, *names))}
-    return interleave(arms, BASE, seconds, min_rounds=3)
+    arms = {name: training_arm(name, sizes) for name in dict.fromkeys((base, *names))}
+    return interleave(arms, base, seconds, min_rounds=3)
 
 
-def inference(names: Sequence[str], sizes: Sizes, seconds: float = 30.0) -> list[Row]:
+def inference(
+    names: Sequence[str], sizes: Sizes, seconds: float = 30.0, base: str = BASE
+) -> list[Row]:
     """Time compiled inference (cached V, norms folded) of models and of the Euclidean network."""
     arms, (images, _) = {}, sizes.images()
-    for name in dict.fromkeys((BASE, *names)):
+    for name in dict.fromkeys((base, *names)):
         compiled = compile_cached_v(build(name, sizes))
         arms[name] = compile_arm(compiled.apply, compiled.params, images)
-    return interleave(arms, BASE, seconds)
+    return interleave(arms, base, seconds)
 
 
 def data_path(sizes: Sizes, count: int = 50_000, seconds: float = 30.0) -> list[Row]:

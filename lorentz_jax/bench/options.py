@@ -60,7 +60,7 @@ class Files:
 
 
 _SIZES = {"widths", "width", "batch", "batches", "sizes", "stages", "images", "cap", "samples"}
-_SIZES |= {"nodes", "features", "pairs", "sequences"}
+_SIZES |= {"nodes", "features", "pairs", "sequences", "depth", "patch"}
 _NAMES = {"models", "methods", "dtypes", "distances", "cases"}
 
 

@@ -8,7 +8,7 @@ import jax
 from lorentz_jax.bench import accelerator, convergence, layers, many, networks, spatial, timing
 from lorentz_jax.bench.options import Files, Outcome
 from lorentz_jax.bench.timing import Row
-from lorentz_jax.models import MODELS
+from lorentz_jax.models import RESNETS
 
 Tables = Iterator[tuple[str, list[Row]]]
 
@@ -151,18 +151,47 @@ class Resnet(Network):
 
 
 @dataclass(frozen=True)
+class Vit(Timing):
+    """Training step and compiled inference of a vision transformer, beside its Euclidean twin."""
+
+    width: int = 64
+    depth: int = 4
+    batch: int = 32
+    patch: int = 4
+    """Side of a patch of the 32x32 images."""
+    kappa: float = 0.1
+
+    def check(self) -> None:
+        """Refuse patches that do not fit and a width that four heads cannot share, too."""
+        super().check()
+        if 32 % self.patch:
+            raise ValueError(f"--patch must divide 32, got {self.patch}")
+        if self.width % 4:
+            raise ValueError(f"--width: 4 heads must divide it, got {self.width}")
+
+    def _tables(self) -> Tables:
+        sizes = networks.Sizes(self.width, self.batch, (self.depth,), self.kappa, patch=self.patch)
+        label = f"width={self.width} depth={self.depth} batch={self.batch} patch={self.patch}"
+        for title, measure in (
+            ("training step", networks.training), ("inference", networks.inference)
+        ):  # fmt: skip
+            rows = measure(("lorentz-vit",), sizes, self.seconds or 30, networks.BASE_VIT)
+            yield f"{title}, {label}", rows
+
+
+@dataclass(frozen=True)
 class Inference(Network):
     """Compiled inference of whole networks: cached V, every norm folded, at several batch sizes."""
 
     width: int = 64
     batches: tuple[int, ...] = (1, 32, 256)
     models: tuple[str, ...] = ("lorentz",)
-    """Networks beside the Euclidean one: keys of `models.MODELS`."""
+    """Networks beside the Euclidean one: keys of `models.RESNETS`."""
 
     def check(self) -> None:
         """Refuse networks that there are not, too."""
         super().check()
-        self._check_models(self.models, tuple(MODELS))
+        self._check_models(self.models, tuple(RESNETS))
 
     def _tables(self) -> Tables:
         for batch in self.batches:
@@ -184,7 +213,7 @@ class Accelerator(Network):
     precision: str = "bfloat16"
     """`float32` or `bfloat16`."""
     models: tuple[str, ...] = ("lorentz",)
-    """Arms beside the Euclidean network: keys of `models.MODELS` or of the training step, or
+    """Arms beside the Euclidean network: keys of `models.RESNETS` or of the training step, or
     `"lorentz, pallas"` with kernels of our own. A part `conv` has one arm, `fgg`."""
     peers: bool = False
     """Add the convolution of the hyperbolix package, which must be installed, to a part `conv`."""
@@ -193,7 +222,7 @@ class Accelerator(Network):
         """Refuse parts, dtypes, networks and devices that there are not, too."""
         super().check()
         convergence.check_name(self.part, accelerator.PARTS, "part")
-        self._check_models(self.models, tuple({*MODELS, *networks.TRAINED, "lorentz, pallas"}))
+        self._check_models(self.models, tuple({*RESNETS, *networks.TRAINED, "lorentz, pallas"}))
         if self.part == "conv" and self.models != ("lorentz",):
             raise ValueError(f"--models goes with networks, --part conv has {layers.CONVOLUTIONS}")
         if self.peers and self.part != "conv":
@@ -241,4 +270,4 @@ class Scaling(Timing):
         return results, plot
 
 
-Timed = Layers | Conv | Spatial | Many | Resnet | Inference | Accelerator | Scaling | Data
+Timed = Layers | Conv | Spatial | Many | Resnet | Vit | Inference | Accelerator | Scaling | Data

@@ -18,7 +18,7 @@ from lorentz_jax._src.archive import parse_json
 from lorentz_jax._src.arguments import as_kappa
 from lorentz_jax.data import Dataset, normalise
 from lorentz_jax.inference.programs import Programs
-from lorentz_jax.models import MODELS, ResNet, has_extra_logit
+from lorentz_jax.models import MODELS, Network, has_extra_logit
 from lorentz_jax.nn import compiling
 from lorentz_jax.nn.compiling import Frozen
 
@@ -41,7 +41,7 @@ class Compiled:
       fixed: state that is no array of numbers, such as the keys of a dropout layer.
       dtype: half precision that activations are kept in ("bfloat16", "float16"), or None for that
         of the input.
-      description: how to build the network again (see `models.ResNet`), or None.
+      description: how to build the network again (see `models.Network`), or None.
       structure: a digest of the classes and options of the model, to recognise it by.
       info: whatever else belongs to the model, as JSON: dataset, accuracy, class names.
     """
@@ -228,7 +228,7 @@ def _check_shapes(path: str, module: Any, arrays: Mapping[str, Array]) -> None:
         raise ValueError(f"layer {path!r}: its arrays do not fit the model, got shapes {shapes}")
 
 
-def build(description: str, most_blocks: int | None = None) -> ResNet:
+def build(description: str, most_blocks: int | None = None) -> Network:
     """The network of a description, in evaluation mode, its arrays abstract.
 
     Building takes time for each block; `most_blocks` bounds what a file can ask for.

@@ -188,9 +188,9 @@ def model_maker(config: TrainConfig, dataset: data.Dataset) -> Callable[[nnx.Rng
     """Return a factory `rngs -> network` for this config and dataset."""
 
     def make(rngs: nnx.Rngs) -> nnx.Module:
-        return build_model(
-            config, num_classes=dataset.num_classes, in_channels=dataset.channels, rngs=rngs
-        )
+        size = dataset.train_images.shape[1:3]
+        sizes = {"num_classes": dataset.num_classes, "in_channels": dataset.channels}
+        return build_model(config, rngs=rngs, image_size=size, **sizes)
 
     return make
 

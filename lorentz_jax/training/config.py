@@ -11,7 +11,7 @@ from typing import Any, Literal, Self, get_args, get_origin
 import numpy as np
 
 from lorentz_jax import data
-from lorentz_jax.models import ModelName
+from lorentz_jax.models import TRANSFORMERS, ModelName
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,11 +57,16 @@ class TrainConfig:
     """Processes that read and decode streamed images; 0 for threads of this one."""
 
     model: ModelName = "lorentz"
-    """Network; `hcnn-paper` is HCNN as its authors implement it."""
+    """Network; `hcnn-paper` is HCNN as its authors implement it, `vit` a vision transformer."""
     stages: tuple[int, ...] = (2, 2, 2)
-    """Residual blocks of each stage; 2 2 2 2 is ResNet-18. The width doubles at each stage."""
+    """Residual blocks of each stage; 2 2 2 2 is ResNet-18. The width doubles at each stage.
+    A vision transformer has them all at one width."""
     width: int = 16
-    """Channels of the first stage."""
+    """Channels of the first stage, or of the points of a vision transformer."""
+    patch_size: int = 2
+    """Side of a patch of a vision transformer; it divides height and width of the images."""
+    heads: int = 4
+    """Heads of its attention; they divide the width."""
     kappa: float = 0.1
     """The curvature is -kappa; with `learn_kappa` its first value."""
     learn_kappa: bool = False
@@ -99,7 +104,8 @@ class TrainConfig:
     seed: int = 0
     """Seed of initial values, order of the data and augmentation."""
     precision: Literal["float32", "bfloat16"] = "float32"
-    """Precision of the convolutions of `lorentz` and `euclidean`; the rest stays float32."""
+    """Precision of the layers of `lorentz`, `euclidean` and the vision transformers; classifier,
+    parameters and loss stay float32."""
     skip_nonfinite: int = 0
     """Leave out up to N steps whose loss or gradient is not finite; one more ends the run."""
 
@@ -181,11 +187,17 @@ class TrainConfig:
             )
         if self.init == "paper" and self.optimiser != "sgd":
             raise ValueError(f"init paper goes with the optimiser sgd, not {self.optimiser}")
-        if self.precision == "bfloat16" and self.model not in ("lorentz", "euclidean"):
+        if self.precision == "bfloat16" and self.model not in (
+            "lorentz",
+            "euclidean",
+            *TRANSFORMERS,
+        ):
             raise ValueError(
-                f"precision bfloat16 is for the models lorentz and euclidean; {self.model} "
-                "computes in float32 whatever its input"
+                f"precision bfloat16 is for the models lorentz and euclidean, and for vision "
+                f"transformers; {self.model} computes in float32 whatever its input"
             )
+        if self.model in TRANSFORMERS and self.width % self.heads:
+            raise ValueError(f"heads must divide the width {self.width}, got {self.heads}")
         if self.resume and self.overwrite:
             raise ValueError("resume goes on with what is there, overwrite removes it: choose one")
         if self.name is not None and (self.name == ".." or Path(self.name).parts != (self.name,)):
@@ -260,7 +272,7 @@ _PATHS = ("data_dir", "run_dir", "init_from", "compilation_cache")
 
 _LEAST = {
     **dict.fromkeys(("epochs", "batch_size", "width", "keep", "limit", "checkpoint_every"), 1),
-    "join_timeout": 1,
+    **dict.fromkeys(("join_timeout", "patch_size", "heads"), 1),
     **dict.fromkeys(("seed", "validation", "skip_nonfinite", "shift", "workers"), 0),
 }
 """Fields with whole numbers, and the smallest of them."""

@@ -11,7 +11,7 @@ from jax import Array
 from lorentz_jax import geometry
 from lorentz_jax._src.arguments import compute_dtype
 from lorentz_jax.metrics import cross_entropy
-from lorentz_jax.models import ResNet
+from lorentz_jax.models import Network
 from lorentz_jax.nn import resolve_kappa
 from lorentz_jax.optim import leaf_name
 from lorentz_jax.training.state import flatten, merge
@@ -33,8 +33,8 @@ def with_convolutions(layer: Sequence[str]) -> bool:
 
 
 def has_relu(layer: Sequence[str]) -> bool:
-    """Tell whether a ReLU comes next, or was the last operation, as in a block."""
-    return layer[-1] in ("stem", "first") or layer[-1].isdigit()
+    """Tell whether a ReLU comes next, or was the last operation, as in a block of a ResNet."""
+    return layer[-1] in ("stem", "first") or (layer[-1].isdigit() and layer[0] == "stages")
 
 
 def make_radius_step(
@@ -81,7 +81,7 @@ def make_diagnostic_step(
 
     - of the stem, blocks and their branches: `radius` as in `make_radius_step`, and `scale`, the
       root mean square of the output's (space) coordinates;
-    - of those that a ReLU follows or ends: `active`, the share of coordinates above 0;
+    - of those that a ReLU (or GELU) follows or ends: `active`, the share of coordinates above 0;
     - of a parameter: `gradient`, the norm of the gradient of the mean cross-entropy;
     - of a kernel a: `speed`, the root mean square over its units of |∇a|/|a|. So fast a step of SGD
       turns a weight-normalised direction, per learning rate, before `max_turn` limits the units one
@@ -125,14 +125,14 @@ def _network_kappa(model: Any, kappa: Any) -> Any:
             f"expected a network with an attribute kappa (None for a flat one), got "
             f"{type(model).__name__}"
         )
-    if isinstance(model, ResNet):
+    if isinstance(model, Network):
         return model.resolve_kappa(kappa)
     return None if model.kappa is None else resolve_kappa(model.kappa, kappa)
 
 
 def _kappa_at(model: Any, layer: str, kappa: Any) -> Any:
     """The kappa of the hyperboloid that a layer's output lies on; `kappa` unless it owns one."""
-    return model.kappa_at(layer, kappa) if isinstance(model, ResNet) else kappa
+    return model.kappa_at(layer, kappa) if isinstance(model, Network) else kappa
 
 
 def _drop_copies(model: nnx.Module) -> None:

@@ -84,11 +84,9 @@ def load_run(path: Path | str, which: Which = "reported") -> Run:
         config = TrainConfig.from_json(meta["config"])
     except TypeError as error:
         raise ValueError(f"{path} is a run of another version of lorentz_jax: {error}") from None
-    network = nnx.eval_shape(
-        lambda: build.build_model(
-            config, num_classes=meta["classes"], in_channels=meta["channels"], rngs=nnx.Rngs(0)
-        )
-    )
+    sizes = {"num_classes": meta["classes"], "in_channels": meta["channels"]}
+    sizes["image_size"] = meta.get("image_size")  # a file from before this was noted has none
+    network = nnx.eval_shape(lambda: build.build_model(config, rngs=nnx.Rngs(0), **sizes))
     graphdef, params, stats = split(network)
     differences = _misfits(weights.arrays, {**params, **stats})
     if differences:
@@ -114,6 +112,7 @@ def facts(dataset: data.Dataset) -> dict[str, Any]:
     return {
         "classes": dataset.num_classes,
         "channels": dataset.channels,
+        "image_size": list(dataset.train_images.shape[1:3]),
         "mean": list(dataset.mean),
         "std": list(dataset.std),
     }

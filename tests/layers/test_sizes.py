@@ -96,7 +96,7 @@ def test_a_norm_without_features(cls):
         make(cls, 1.5)
 
 
-@pytest.mark.parametrize("cls", models.MODELS.values(), ids=name)
+@pytest.mark.parametrize("cls", models.RESNETS.values(), ids=name)
 def test_a_network_of_no_size_and_an_image_of_no_pixel(cls):
     for change in ({"width": 0}, {"num_classes": 0}, {"in_channels": 0}):
         sizes = {"width": 2, "num_classes": 3, "in_channels": 1} | change

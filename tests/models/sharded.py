@@ -92,7 +92,9 @@ def test_pmap():
 
 def gradient_of(name, init, axis):
     """A pure gradient of a network, averaged over a mapped axis, and its parameters as types."""
-    options = {} if name == "euclidean" else {"init": init}
+    options = {} if name.startswith("euclidean") else {"init": init}
+    if name in models.TRANSFORMERS:
+        options |= {"image_size": 5, "patch_size": 1, "heads": 2}
     make = lambda: models.MODELS[name]((1,), 2, rngs=nnx.Rngs(0), **options)  # noqa: E731
     graphdef, params, stats = nnx.split(nnx.eval_shape(make), nnx.Param, nnx.BatchStat)
     stats = jax.tree.map(lambda a: np.ones(a.shape, a.dtype), stats)

@@ -11,7 +11,7 @@ from flax import nnx
 
 from lorentz_jax import geometry
 from lorentz_jax.metrics import cross_entropy
-from lorentz_jax.models import MODELS, HCNNPaperResNet, LorentzResNet, build_model, hcnn, poincare
+from lorentz_jax.models import RESNETS, HCNNPaperResNet, LorentzResNet, build_model, hcnn, poincare
 from lorentz_jax.training.config import TrainConfig
 from lorentz_jax.training.optimiser import make_optimiser
 from lorentz_jax.training.state import merge, split
@@ -157,10 +157,10 @@ def test_golden_resnet_and_three_training_steps(name):
 
 def model_of(name, stages=(1, 1), width=4, classes=5, channels=2, **kwargs):
     options = {} if name == "euclidean" else {"kappa": 0.5}
-    return MODELS[name](stages, width, classes, channels, rngs=nnx.Rngs(0), **options, **kwargs)
+    return RESNETS[name](stages, width, classes, channels, rngs=nnx.Rngs(0), **options, **kwargs)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", RESNETS)
 def test_a_step_is_finite_and_evaluation_knows_no_batch(name):
     graphdef, params, stats = split(model_of(name))
     x = jax.random.normal(jax.random.key(1), (4, 6, 6, 2)).at[0].set(0)  # one blank image
@@ -191,7 +191,7 @@ def test_a_step_is_finite_and_evaluation_knows_no_batch(name):
     assert evaluate(params, after, x[:0]).shape == (0, 5)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", RESNETS)
 def test_an_all_zero_batch_has_finite_gradients(name):
     graphdef, params, stats = split(model_of(name, stages=(1,)))
     x = jnp.zeros((2, 4, 4, 2))
@@ -203,7 +203,7 @@ def test_an_all_zero_batch_has_finite_gradients(name):
 
 
 def test_baselines_differ_where_their_papers_say():
-    for name in MODELS:
+    for name in RESNETS:
         model = model_of(name)
         first = name in ("hcnn", "poincare")  # the stride of a block is on its first convolution
         block = model.stages[1][0]
@@ -241,7 +241,7 @@ def test_hcnn_classifies_the_centroid_and_poincare_the_mean_tangent():
     np.testing.assert_allclose(model(x, train=False), want, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", RESNETS)
 def test_a_config_builds_the_network_that_it_names(name):
     def config(**changes):
         values = {"model": name, "stages": (1,), "width": 4, "kappa": 0.5, "learn_kappa": False,
@@ -249,7 +249,7 @@ def test_a_config_builds_the_network_that_it_names(name):
         return types.SimpleNamespace(**{**values, "init": "fast", **changes})
 
     model = build_model(config(), 5, 2, nnx.Rngs(0))
-    assert type(model) is MODELS[name]
+    assert type(model) is RESNETS[name]
     if name == "euclidean":
         with pytest.raises(ValueError, match="no kappa to learn"):
             build_model(config(learn_kappa=True), 5, 2, nnx.Rngs(0))

@@ -29,10 +29,12 @@ LAYERS = {
     layer.__name__: (functools.partial(layer, 3), IMAGES)
     for layer in (models.VarianceBatchNorm, models.HCNNBatchNorm, models.PoincareBatchNorm)
 }  # fmt: skip
-NETWORKS = {name: functools.partial(net, (1,), 2) for name, net in models.MODELS.items()}
+NETWORKS = {name: functools.partial(net, (1,), 2) for name, net in models.RESNETS.items()}
+for name, net in models.TRANSFORMERS.items():
+    NETWORKS[name] = functools.partial(net, (1,), 2, image_size=5, patch_size=1, heads=2)
 NETWORKS["with bias"] = functools.partial(models.LorentzResNet, (1,), 2, init="paper")
 NETWORKS["variance"] = functools.partial(models.LorentzResNet, (1,), 2, norm="variance")
-CURVED = [name for name in NETWORKS if name != "euclidean"]
+CURVED = [name for name in NETWORKS if name not in ("euclidean", "euclidean-vit")]
 
 
 @functools.cache

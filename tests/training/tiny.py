@@ -43,7 +43,7 @@ class TinyNet(nnx.Module):
         return x @ self.kernel[...]
 
 
-def build_tiny(config, num_classes, in_channels, rngs):
+def build_tiny(config, num_classes, in_channels, rngs, image_size=None):
     """Stands in for `lorentz_jax.models.build_model`."""
     return TinyNet(num_classes, kappa=config.kappa, rngs=rngs)
 
