@@ -93,7 +93,7 @@ def arms(
             replace(plain, **{field: value})
     configs = {}
     for model, kappa, preset, optimiser in itertools.product(*options.values()):
-        flat = model == "euclidean"
+        flat = model in ("euclidean", "euclidean-vit")
         kappa, preset = (config.kappa, "fast") if flat else (kappa, preset)
         if preset == "paper" and optimiser != "sgd":
             continue

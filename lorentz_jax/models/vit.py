@@ -144,17 +144,18 @@ def keep_dtype(arrays: Sequence[Array | None], dtype: Any = None) -> tuple[Array
 
 
 def attend(*arguments: Any, **options: Any) -> Array:
-    """Flax's attention. In half precision JAX's function mixes dtypes, whatever the settings."""
+    """Flax's attention, which mixes dtypes within, whatever the settings."""
     with jax.numpy_dtype_promotion("standard"):
         return nnx.dot_product_attention(*arguments, **options)
 
 
 class EuclideanLayerNorm(nnx.LayerNorm):
-    """Flax's layer norm; the output has the dtype of the input."""
+    """Flax's layer norm, which mixes dtypes within; the output has the dtype of the input."""
 
     def __call__(self, x: Array) -> Array:
         """Map vectors `(..., D)` to vectors `(..., D)`."""
-        return super().__call__(x.astype(compute_dtype(x.dtype))).astype(x.dtype)
+        with jax.numpy_dtype_promotion("standard"):
+            return super().__call__(x.astype(compute_dtype(x.dtype))).astype(x.dtype)
 
 
 class EuclideanTransformerBlock(TransformerBlock):

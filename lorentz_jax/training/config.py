@@ -93,7 +93,7 @@ class TrainConfig:
     max_turn: float | None = 0.015
     """Largest angle in radians by which a step of SGD at `lr` turns the weights of a unit.
     For the classifier: largest step relative to the weights' length. `None` for no limit.
-    It acts with `init` fast on `lorentz`, the only network with weight norm."""
+    It acts with `init` fast on `lorentz` and `lorentz-vit`, the networks with weight norm."""
     schedule: Literal["cosine", "step", "constant"] = "cosine"
     """Learning rate over time: a cosine down to zero, steps, or constant."""
     milestones: tuple[int, ...] = (60, 120, 160)
