@@ -171,8 +171,8 @@ def layer_norm(
         ValueError: if scale or bias have another shape, or epsilon is negative.
 
     >>> print(functional.layer_norm(jnp.array([[3.0, 1.0], [0.0, 0.0]])))
-    [[ 0.9999995 -0.9999995]
-     [ 0.         0.       ]]
+    [[ 1. -1.]
+     [ 0.  0.]]
     """
     x = as_array("x", x)
     if not epsilon >= 0:

@@ -236,7 +236,7 @@ def build(description: str, most_blocks: int | None = None) -> Network:
     Raises:
       ValueError: a description of something else.
     """
-    kinds = {kind.__name__: kind for kind in MODELS.values()}
+    kinds: dict[str, Any] = {kind.__name__: kind for kind in MODELS.values()}
     try:
         name, options = parse_json(description)
         if name == "LorentzResNet":  # a file from before this was an option has biases

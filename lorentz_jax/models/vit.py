@@ -137,10 +137,9 @@ class LorentzTransformerBlock(TransformerBlock):
         return joint_linears(layers, kappa)
 
 
-def keep_dtype(arrays: Sequence[Array | None], dtype: Any = None) -> tuple[Array | None, ...]:
+def keep_dtype(arrays: Any, /, *, dtype: Any = None, inexact: bool = True) -> Any:
     """Bring parameters to the dtype of the input, as layers of ours do; Flax's own rule differs."""
-    like: Any = arrays[0]
-    return tuple(None if a is None else a.astype(like.dtype) for a in arrays)
+    return tuple(None if a is None else a.astype(arrays[0].dtype) for a in arrays)
 
 
 def attend(*arguments: Any, **options: Any) -> Array:
