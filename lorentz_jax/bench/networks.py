@@ -23,6 +23,7 @@ from lorentz_jax.training.state import merge, split
 BASE, BASE_VIT = "euclidean", "euclidean-vit"
 PALLAS = ", pallas"
 """How the name of an arm ends that is traced inside `functional.kernels("pallas")`."""
+TRANSFORMER_ARMS = ("lorentz-vit", "lorentz-vit, no bias")
 TRAINED = (BASE, "euclidean, norm by hand", "lorentz", "lorentz, plain", "hcnn", "poincare")
 """Arms of the training step: models, and variants of them after a comma (see `build`)."""
 
@@ -108,12 +109,15 @@ def build(name: str, sizes: Sizes) -> Network:
 
     The variants are "norm by hand", with `HandWrittenBatchNorm`; "plain", whose convolutions and
     norms are not fused; and "pallas", which differs where it is compiled (`PALLAS`).
+    norms are not fused; and "no bias", of a vision transformer.
     """
     model_name, _, variant = name.partition(", ")
     flat = model_name in (BASE, BASE_VIT)
     options: dict[str, Any] = {} if flat else {"kappa": sizes.kappa}
     if model_name in TRANSFORMERS:
         options |= {"image_size": sizes.pixels, "patch_size": sizes.patch, "heads": 4}
+    if variant == "no bias":
+        options["use_bias"] = False
     make: Any = MODELS[model_name]
     model = make(sizes.stages, sizes.width, 10, 3, rngs=nnx.Rngs(0), **options)
     units: list[Any] = [unit for _, unit in nnx.iter_modules(model) if isinstance(unit, ConvNorm)]

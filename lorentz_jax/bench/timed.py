@@ -175,7 +175,8 @@ class Vit(Timing):
         for title, measure in (
             ("training step", networks.training), ("inference", networks.inference)
         ):  # fmt: skip
-            rows = measure(("lorentz-vit",), sizes, self.seconds or 30, networks.BASE_VIT)
+            arms = networks.TRANSFORMER_ARMS
+            rows = measure(arms, sizes, self.seconds or 30, networks.BASE_VIT)
             yield f"{title}, {label}", rows
 
 

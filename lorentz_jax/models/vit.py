@@ -318,6 +318,7 @@ class LorentzViT(ViT):
         learn_kappa: make kappa a parameter.
         init: preset of `nn.initializers`; with "fast" the weights of every unit have the length 1.
         weight_norm: of the linear layers and of the convolution, see `nn.LorentzLinear`.
+        use_bias: of the same. Without, these layers need no time of their points and cost less.
         score: of the attention, see `functional.attention`.
         dropout: share of the coordinates that blocks drop in training.
         param_dtype: dtype of the parameters.
@@ -336,23 +337,23 @@ class LorentzViT(ViT):
         self, stages: Sequence[int] = (6,), width: int = 64, num_classes: int = 10,
         in_channels: int = 3, *, image_size: int | Sequence[int] = 32, patch_size: int = 4,
         heads: int = 4, kappa: Any = 0.1, learn_kappa: bool = False, init: str = "fast",
-        weight_norm: bool = True, score: str = "distance", dropout: float = 0.0,
-        param_dtype: Any = jnp.float32, rngs: nnx.Rngs,
+        weight_norm: bool = True, use_bias: bool = True, score: str = "distance",
+        dropout: float = 0.0, param_dtype: Any = jnp.float32, rngs: nnx.Rngs,
     ):  # fmt: skip
         shared = own_kappa(kappa, learn_kappa, param_dtype)
         kappa = first_value(kappa)
         common: Any = {"kappa": kappa, "init": init, "param_dtype": param_dtype}
-        linear = {"weight_norm": weight_norm}
+        linear = {"weight_norm": weight_norm, "use_bias": use_bias}
         block = partial(LorentzTransformerBlock, score=score, dropout=dropout, linear=linear)
         parts = Parts(
-            patches=partial(nn.LorentzConv, weight_norm=weight_norm, **common),
+            patches=partial(nn.LorentzConv, **linear, **common),
             block=partial(block, **common),
             norm=partial(nn.LorentzLayerNorm, param_dtype=param_dtype),
             head=partial(nn.LorentzMLR, **common),
             pool=pool_tokens,
         )
         options = {"kappa": kappa, "learn_kappa": isinstance(shared, nn.Kappa), "init": init}
-        options |= {"weight_norm": weight_norm, "score": score, "dropout": dropout}
+        options |= {**linear, "score": score, "dropout": dropout}
         sizes = stages, width, num_classes, in_channels, image_size, patch_size, heads
         super().__init__(parts, *sizes, options, shared, rngs, param_dtype)
         if init == "fast":

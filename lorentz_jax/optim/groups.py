@@ -33,9 +33,9 @@ class Group(NamedTuple):
 # kernel: direction of a weight-normalised kernel, or a plain weight; gain: its raw length;
 # bias: b of a hyperplane; beta: where batch norm puts the centroid; raw: learned kappa;
 # gamma: of a batch norm with variance; scale: the same of Flax's; log_scale: of Chen's layer;
-# distance_gain: logarithm of the factor on a unit's distance; time: the row of a kernel that acts on
-# the time (baselines); points: of an embedding; positions: of the patches of an image, which are
-# added to space parts and so take plain steps.
+# distance_gain: logarithm of the factor on a unit's distance; time: the row of a kernel that acts
+# on the time (baselines); points: of an embedding; positions: of the patches of an image, which
+# are added to space parts and so take plain steps.
 # `fast` decays kernels and gains. Decay would let b, beta or a raw kappa drift to what 0 means.
 # The outputs of a deep network grow layer upon layer, probably since a norm that only centres does
 # not undo a turn towards the largest variance of the input. Without a limit to the turn of

@@ -105,6 +105,10 @@ def test_sizes_that_do_not_fit(kind):
             nnx.eval_shape(lambda change=change: vit(kind, **change))
     with pytest.raises(ValueError, match="every stage needs a block"):
         kind((0,), 4, rngs=nnx.Rngs(0), **SIZES)
+    bare = nnx.eval_shape(lambda: vit(use_bias=False))
+    assert [name for name in split(bare)[1] if name.endswith("bias") and "norm" not in name] == [
+        "head/bias"
+    ]
     model = nnx.eval_shape(lambda: vit(kind, image_size=(2, 4)))
     assert model.positions.shape == (2, 4)
     with pytest.raises(ValueError, match=r"expected images of \(2, 4\) pixels"):
