@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from lorentz_jax import data, inference, load_run, models
+from lorentz_jax import data, geometry, inference, load_run, models
+from lorentz_jax.models.vit import pool_tokens
 from lorentz_jax.training import TrainConfig, build, train
 from lorentz_jax.training.diagnostics import make_diagnostic_step
 from lorentz_jax.training.optimiser import make_optimiser
@@ -131,6 +132,18 @@ def test_compiled_saved_and_exported(tmp_path):
     np.testing.assert_array_equal(inference.load(tmp_path / "m.npz")(IMAGES), compiled(IMAGES))
     served = inference.export(compiled, (4, 4, 1))
     np.testing.assert_allclose(served.call(IMAGES[:2]), want[:2], rtol=2e-4, atol=1e-5)
+    # The order of the patches shows in their positions alone.
+    swapped = IMAGES[:, [2, 3, 0, 1]]
+    assert np.abs(compiled(swapped) - want).max() > 1e-2
+    blind = {**compiled.params, "positions": 0 * compiled.params["positions"]}
+    apply = jax.jit(compiled.apply)
+    np.testing.assert_allclose(apply(blind, swapped), apply(blind, IMAGES), rtol=1e-4, atol=1e-5)
+
+
+def test_points_are_pooled_by_their_centroid(kappa):
+    x = np.random.default_rng(0).normal(size=(2, 5, 3)).astype(F32)
+    want = geometry.centroid(x, kappa)
+    np.testing.assert_allclose(pool_tokens(x, kappa), want, rtol=1e-5, atol=1e-6)
 
 
 def tiny_images():
