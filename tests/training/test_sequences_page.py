@@ -25,7 +25,7 @@ def test_the_page_runs_and_its_networks_learn(capsys):
     text = "".join(BLOCKS)
     assert text.endswith("results = compare()\n")
     short = text.replace("results = compare()", "results = compare((0.03,), steps=60, seeds=2)")
-    short = short.replace("(7, 20, 20)", "(7, 60, 60)")
+    short = short.replace("(7, 20, 20)", "(7, 50, 50)")
     names = {"__name__": "page"}
     with jax.numpy_dtype_promotion("standard"):  # optax's schedules need it
         exec(compile(short, str(PAGE), "exec"), names)
@@ -38,6 +38,7 @@ def test_the_page_runs_and_its_networks_learn(capsys):
         [has_stop(row, (way + turn) % 6) for turn in range(6)]
         for row, way in zip(rows, ways, strict=True)
     ]
+    assert set(ways) == set(range(6))
     right, *wrong = np.mean(stops, axis=0)
     assert right == 0
     assert min(wrong) > 0.3
