@@ -224,12 +224,13 @@ class TrainConfig:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Invert `to_json`.
+        """Invert `to_json`. A field that is younger than the settings gets its default.
 
         Raises:
             TypeError: the fields are those of another version.
         """
         fields = cls.__dataclass_fields__
+        values = {name: fields[name].default for name in TRANSFORMER_FIELDS} | dict(values)
         lacking, unknown = fields.keys() - values.keys(), values.keys() - fields.keys()
         if lacking or unknown:
             parts = [f"it lacks {', '.join(sorted(lacking))}"] if lacking else []
@@ -248,15 +249,20 @@ class TrainConfig:
 def decisive(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a config's JSON that decides the numbers.
 
-    `epochs` is in it only if the learning rate depends on it. Of a user's own data it has the kind
+    `epochs` is in it only if the learning rate depends on it, and the fields of a transformer only
+    with one (runs from before there were any have none). Of a user's own data it has the kind
     alone, wherever they lie: a checkpoint knows them by their fingerprint.
     """
-    epochs = set() if values.get("schedule", "cosine") == "cosine" else {"epochs"}
-    decides = {field: v for field, v in values.items() if field not in INDIFFERENT | epochs}
+    others = set() if values.get("schedule", "cosine") == "cosine" else {"epochs"}
+    if values.get("model") not in TRANSFORMERS:
+        others |= TRANSFORMER_FIELDS
+    decides = {field: v for field, v in values.items() if field not in INDIFFERENT | others}
     name = values.get("dataset")
     kind = data.split_name(name)[0] if isinstance(name, str) else None
     return decides | {"dataset": kind} if kind else decides
 
+
+TRANSFORMER_FIELDS = frozenset({"patch_size", "heads"})
 
 INDIFFERENT = frozenset(
     {"data_dir", "verify", "image_size", "stream", "data_memory", "workers"}

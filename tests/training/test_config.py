@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from lorentz_jax.models import MODELS
-from lorentz_jax.training.config import INDIFFERENT, RECIPES, TrainConfig
+from lorentz_jax.training.config import INDIFFERENT, RECIPES, TrainConfig, decisive
 
 
 @pytest.mark.parametrize(
@@ -158,3 +158,12 @@ def test_a_config_of_another_version_is_refused():
         TrainConfig.from_json({k: v for k, v in values.items() if k != "max_turn"})
     with pytest.raises(TypeError, match="unknown fields turn_limit"):
         TrainConfig.from_json(values | {"turn_limit": 1})
+
+
+def test_settings_from_before_the_transformers_are_read():
+    values = TrainConfig(heads=2, patch_size=4).to_json()
+    old = {name: v for name, v in values.items() if name not in ("heads", "patch_size")}
+    assert TrainConfig.from_json(old) == TrainConfig()
+    assert TrainConfig(heads=2).decisive() == decisive(old), "a ResNet has no heads"
+    with_heads = {"model": "lorentz-vit", "heads": 2}
+    assert TrainConfig(**with_heads).decisive()["heads"] == 2
