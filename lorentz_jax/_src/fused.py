@@ -63,9 +63,14 @@ class Step(NamedTuple):
     interpret: bool = False
 
 
+def wanted() -> bool:
+    """Whether kernels of our own are chosen here."""
+    return _chosen is not None and _chosen.value == "pallas"
+
+
 def takes(x: Array, space: Array, *others: Array) -> bool:
     """Whether kernels of our own are wanted, and can be had, for a convolution."""
-    if _chosen is None or _chosen.value != "pallas" or space.shape[-1] > _kernels.MAX_WIDTH:
+    if not wanted() or space.shape[-1] > _kernels.MAX_WIDTH:
         return False
     alone = not any(spec(a) or centering.varying(a) for a in (x, space, *others))
     return alone and math.prod(x.shape[:-1]) * space.shape[-1] < 2**31  # they count in 32 bits

@@ -19,6 +19,7 @@ from flax import nnx
 from jax import Array
 
 from lorentz_jax import nn
+from lorentz_jax._src import fused
 from lorentz_jax.models.network import Network
 from lorentz_jax.models.variance import VarianceBatchNorm
 from lorentz_jax.nn import initializers
@@ -106,9 +107,12 @@ class ConvNorm(nnx.Module):
         self, relu_: Callable, x: Array, kappa: Any, running: bool | None, add: Any = None,
         other: Array | None = None,
     ) -> Array:  # fmt: skip
-        """Return `relu_(add(self(x), other))`; in one step where a GPU's kernels take both in."""
+        """Return `relu_(add(self(x), other))`; in one step if kernels that take both in are chosen.
+
+        That step does not call this module, and `nnx.capture` sees nothing of it.
+        """
         usual = relu_ is relu and (other is None or add is residual)
-        if usual and self.call is nn.conv_norm and self.norm is not None:
+        if usual and fused.wanted() and self.call is nn.conv_norm and self.norm is not None:
             layers = self.conv, self.norm, x, self.resolve_kappa(kappa), running
             return nn.conv_norm(*layers, relu=True, residual=other)
         y = self(x, kappa, running)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from lorentz_jax import geometry
+from lorentz_jax import functional, geometry
 from lorentz_jax._src.arguments import compute_dtype
 from lorentz_jax.metrics import cross_entropy
 from lorentz_jax.models import Network
@@ -153,7 +153,8 @@ def _capture(
     options = {} if dtype is None else {"dtype": dtype}
     _drop_copies(model)
     run = nnx.capture(model, nnx.Intermediate, method_outputs=nnx.Intermediate)
-    logits, captured = run(batch, train=train, kappa=kappa, **options)
+    with functional.kernels("xla"):  # others take a layer into the next operation
+        logits, captured = run(batch, train=train, kappa=kappa, **options)
     outputs = {}
     for path, values in flatten(captured).items():
         *layer, method = path.split("/")
