@@ -229,15 +229,25 @@ def two_attention_blocks(sizes: Sizes, kappa: float) -> tuple[str, dict[str, Arm
     return f"two attention blocks N={x.shape[-2]} D={dim} heads={heads}", arms
 
 
+CASES: dict[str, Callable[..., tuple[str, dict[str, Arm]]]] = {
+    "centroids": centroids,
+    "segments": segments,
+    "pairs": pairs,
+    "attention": attention_layer,
+    "graph": graph_layer,
+    "two-graphs": two_graph_layers,
+    "two-attentions": two_attention_blocks,
+}
+"""The comparisons by name."""
+
+
 def tables(
-    sizes: Sizes, seconds: float, kappa: float, peers: bool
+    names: Sequence[str], sizes: Sizes, seconds: float, kappa: float, peers: bool
 ) -> Iterator[tuple[str, list[Row]]]:
-    """Yield the title and the rows of each comparison."""
-    for make in (
-        centroids, segments, pairs, partial(attention_layer, peers=peers), graph_layer,
-        two_graph_layers, two_attention_blocks,
-    ):  # fmt: skip
-        title, arms = make(sizes, kappa)
+    """Yield the title and the rows of each comparison of these names."""
+    for name in names:
+        options = {"peers": peers} if name == "attention" else {}
+        title, arms = CASES[name](sizes, kappa, **options)
         yield title, interleave(arms, BASE, seconds)
 
 

@@ -66,6 +66,8 @@ class Conv(Timing):
 class Many(Timing):
     """Forward and backward: weighted centroids, all pairs, attention and graph convolution."""
 
+    cases: tuple[str, ...] = tuple(many.CASES)
+    """Which of the comparisons, by name."""
     nodes: int = 2708
     """Nodes of the graph, which has a weight for each pair of them."""
     features: int = 16
@@ -83,10 +85,12 @@ class Many(Timing):
         super().check()
         if self.sequences[-1] % 4:
             raise ValueError(f"--sequences: 4 heads must divide the last, got {self.sequences}")
+        for name in self.cases:
+            convergence.check_name(name, tuple(many.CASES), "case")
 
     def _tables(self) -> Tables:
         sizes = many.Sizes(self.nodes, self.features, self.pairs, self.sequences)
-        return many.tables(sizes, self.seconds or 10, self.kappa, self.peers)
+        return many.tables(self.cases, sizes, self.seconds or 10, self.kappa, self.peers)
 
     def run(self) -> Outcome:
         """Measure and print each table, then memory and compile times."""

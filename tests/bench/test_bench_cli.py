@@ -48,12 +48,26 @@ def test_data_compares_the_path_of_a_batch_with_a_step(capsys):
     assert "data path" in printed
 
 
-def test_many_compares_layers_with_their_twins(capsys):
+CASES = {
+    "centroids": "centroids N=6 D=2, middle",
+    "graph": "graph layer N=6 D=2, lorentz, no bias",
+    "segments": "segments N=6 D=2 E=24, origin",
+    "pairs": "pairs N=3 D=2, exact",
+    "attention": "attention layer N=3 D=4 heads=4, product",
+    "two-graphs": "two graph convolutions N=6 D=2, origin, no bias",
+    "two-attentions": "two attention blocks N=3 D=4 heads=4, middle",
+}
+
+
+@pytest.mark.parametrize(
+    "cases", [list(CASES)[:2], pytest.param(list(CASES)[2:], marks=pytest.mark.slow)]
+)
+def test_many_compares_layers_with_their_twins(cases, capsys):
     sizes = ["--nodes", "6", "--features", "2", "--pairs", "3", "2", "--sequences", "1", "3", "4"]
-    assert bench.main(["many", *sizes, "--seconds", "0.01"]) == 0
+    assert bench.main(["many", "--cases", *cases, *sizes, "--seconds", "0.01"]) == 0
     printed = capsys.readouterr().out
-    for text in ("centroids N=6 D=2, middle", "pairs N=3 D=2, exact", "product", "no bias"):
-        assert text in printed
+    for name in cases:
+        assert CASES[name] in printed
 
 
 def test_convergence_counts_steps(tmp_path, capsys):
