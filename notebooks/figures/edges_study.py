@@ -10,8 +10,7 @@ The layers of `trees` and variants of them, which differ in where the scale of a
 the argument of asinh ("inside"), or on the distance itself ("outside", a gain). "points" has no
 layer: the embedded points are the parameters, and Riemannian Adam or Riemannian SGD moves them.
 With one-hot inputs every node has a free row of weights, so this is the natural gradient of all
-hyperbolic layers. Every layer has its best rate at each size. `docs/trees.md` shows what this
-command stored:
+hyperbolic layers. Every layer has its best rate at each size. It takes hours on two cores:
 
     python -m notebooks.figures.edges_study notebooks/5_edges.json
 """
