@@ -189,7 +189,7 @@ def measured(result: Any) -> Measured:
         good = False
     if not good:
         raise ValueError(
-            "expected a JSON file that layers, conv, resnet, inference, scaling or data wrote"
+            "expected a JSON file that a benchmark of times against a twin wrote, such as layers"
         )
     return Measured(device, ratios)
 
@@ -204,13 +204,15 @@ def compare(first: Measured, second: Measured) -> str:
         raise ValueError(
             f"the results are of different devices: {first.device} and {second.device}"
         )
-    lines = [f"{'':40}{'first':>9}{'second':>9}{'second/first':>14}"]
-    for title, ratios in first.ratios.items():
-        others = second.ratios.get(title, {})
-        for name, a in ratios.items():
-            if name in others:
-                b = others[name]
-                lines.append(f"{title + ' ' + name:40.40}{a:9.3f}{b:9.3f}{b / a:14.3f}")
-    if len(lines) == 1:
+    pairs = {
+        f"{title} {name}": (a, second.ratios[title][name])
+        for title, ratios in first.ratios.items()
+        for name, a in ratios.items()
+        if name in second.ratios.get(title, {})
+    }
+    if not pairs:
         raise ValueError("the results have no measurement in common")
+    wide = max(map(len, pairs))
+    lines = [f"{'':{wide}}{'first':>9}{'second':>9}{'second/first':>14}"]
+    lines += [f"{name:{wide}}{a:9.3f}{b:9.3f}{b / a:14.3f}" for name, (a, b) in pairs.items()]
     return "\n".join(lines)

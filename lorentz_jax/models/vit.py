@@ -50,7 +50,7 @@ class TransformerBlock(nnx.Module):
         first: linear layer from D to the hidden coordinates.
         second: linear layer back.
         kappa: what is passed to the layers where a call gives none, see `ViT`.
-        dropout: share of the coordinates to drop.
+        dropout: share of the coordinates to drop, in [0, 1).
         rngs: the stream `dropout` draws them; not used without dropout.
     """
 
@@ -60,6 +60,8 @@ class TransformerBlock(nnx.Module):
         self, attention: nnx.Module, norms: Sequence[nnx.Module], first: nnx.Module,
         second: nnx.Module, kappa: Any, dropout: float, rngs: nnx.Rngs,
     ):  # fmt: skip
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout must lie in [0, 1), got {dropout}")
         self.norm_attention, self.norm_perceptron = norms
         self.attention, self.first, self.second = attention, first, second
         self.kappa = kappa
@@ -101,8 +103,9 @@ class LorentzTransformerBlock(TransformerBlock):
         dropout: share of the coordinates to drop in training; `eval()` ends it.
         init: preset of `nn.initializers`; with "fast" the weights of every unit have the length 1.
         param_dtype: dtype of the parameters.
-        linear: `weight_norm` and `use_bias` of all linear layers.
-        options: `score`, `temperature`, `causal` and `center` of `nn.LorentzAttention`.
+        weight_norm: of all linear layers, see `nn.LorentzLinear`.
+        use_bias: of the same.
+        score: of the attention, as `temperature`, `causal` and `center`; see `nn.LorentzAttention`.
 
     Raises:
         ValueError: the heads do not divide the width, a bad `kappa` or option, or a size below 1.
@@ -116,12 +119,15 @@ class LorentzTransformerBlock(TransformerBlock):
     def __init__(
         self, width: int, heads: int, hidden: int | None = None, *, kappa: Any, rngs: nnx.Rngs,
         learn_kappa: bool = False, dropout: float = 0.0, init: str = "fast",
-        param_dtype: Any = jnp.float32, linear: Mapping[str, Any] | None = None, **options: Any,
+        param_dtype: Any = jnp.float32, weight_norm: bool = True, use_bias: bool = True,
+        score: str = "distance", temperature: Any = None, causal: bool = False,
+        center: str = "origin",
     ):  # fmt: skip
         check_heads(width, heads)
         shared = own_kappa(kappa, learn_kappa, param_dtype)
         common: Any = {"kappa": first_value(kappa), "param_dtype": param_dtype, "rngs": rngs}
-        common |= {"init": init, **(linear or {})}
+        common |= {"init": init, "weight_norm": weight_norm, "use_bias": use_bias}
+        options = {"score": score, "temperature": temperature, "causal": causal, "center": center}
         hidden = 4 * width if hidden is None else hidden
         norms = [nn.LorentzLayerNorm(width, param_dtype=param_dtype) for _ in range(2)]
         attention = nn.LorentzAttention(heads, width, **options, **common)
@@ -344,7 +350,7 @@ class LorentzViT(ViT):
         kappa = first_value(kappa)
         common: Any = {"kappa": kappa, "init": init, "param_dtype": param_dtype}
         linear = {"weight_norm": weight_norm, "use_bias": use_bias}
-        block = partial(LorentzTransformerBlock, score=score, dropout=dropout, linear=linear)
+        block = partial(LorentzTransformerBlock, score=score, dropout=dropout, **linear)
         parts = Parts(
             patches=partial(nn.LorentzConv, **linear, **common),
             block=partial(block, **common),

@@ -122,7 +122,9 @@ class LorentzAttention(HyperbolicModule):
         normals = self.qkv.normals(kappa)
         width = normals.space.shape[-1] // 3
         mine = slice(index * width, (index + 1) * width)
-        return functional.linear(x, _units(normals, mine), kappa)
+        y = functional.linear(x, _units(normals, mine), kappa)
+        gain = self.qkv.distance_gains()
+        return y if gain is None else functional.scale_distance(y, gain[mine], kappa)
 
     def _heads(self, x: Array) -> Array:
         """Cut `(..., N, heads D)` into `(..., heads, N, D)`."""
@@ -175,12 +177,14 @@ def joint_linears(layers: Sequence[Any], kappa: Any) -> list[Callable[[Array], A
     """Return linear layers as functions of points, their normals made by one computation.
 
     It compiles faster than one for each layer. Where they are no plain layers with weight norm and
-    a bias, each is called by itself.
+    a bias, or have a distance gain, each is called by itself.
     """
     alone = [partial(call, layer, kappa=kappa) for layer in layers]
     if any(type(layer) is not LorentzLinear or layer.frozen is not None for layer in layers):
         return alone
     if any(layer.gain is None or layer.bias is None for layer in layers):
+        return alone
+    if any(layer.distance_gain is not None for layer in layers):
         return alone
     kernels = [layer.kernel[...].astype(compute_dtype(layer.kernel.dtype)) for layer in layers]
     gain = jax.nn.softplus(jnp.concatenate([layer.gain[...] for layer in layers]))

@@ -49,7 +49,7 @@ class LorentzGraphConv(LorentzLinear):
         super().__init__(in_features, out_features, kappa=kappa, rngs=rngs, **options)
         self.center = check_center(center)
 
-    compiles, constant_names = True, NORMALS
+    compiles, constant_names = True, (*NORMALS, "distance_gain")
 
     def fold(self, norm: nnx.Module, kappa: float) -> None:
         """Return None: a norm after the centroids stays what it is."""
@@ -77,8 +77,9 @@ class LorentzGraphConv(LorentzLinear):
         """
         edges = {"weights": weights, "num_segments": num_segments}
         _check_graph(kappa, adjacency, senders, receivers, edges)
-        normals, kappa = self.normals(kappa), self.resolve_kappa(kappa)
+        normals, kappa, gain = self.normals(kappa), self.resolve_kappa(kappa), self.distance_gains()
         y = functional.linear(x, normals, kappa)
+        y = y if gain is None else functional.scale_distance(y, gain, kappa)
         if senders is not None and receivers is not None:
             count = x.shape[-2] if num_segments is None else num_segments
             y = functional.segment_aggregate(
@@ -111,5 +112,5 @@ def _check_graph(
     if not jnp.issubdtype(dtype, jnp.floating):
         raise TypeError(
             f"adjacency must hold floating-point weights, got dtype {dtype}: give it the dtype of "
-            "the points, as by .astype(x.dtype)"
+            "the points, as by .astype(x.dtype); edges are given as senders=... and receivers=..."
         )

@@ -228,6 +228,10 @@ class HyperplaneLayer(HyperbolicModule):
 
     distance_gain: nnx.Param | None = None
 
+    def distance_gains(self) -> Array | None:
+        """Return the factors on the distances of the units `(out,)`; None for none."""
+        return None if self.distance_gain is None else jnp.exp(self.distance_gain[...])
+
     def biases(self, kappa: Any = None) -> Array:
         """Return b of every unit, `(out,)`."""
         if self.bias is None:

@@ -57,7 +57,7 @@ class TrainConfig:
     """Processes that read and decode streamed images; 0 for threads of this one."""
 
     model: ModelName = "lorentz"
-    """Network; `hcnn-paper` is HCNN as its authors implement it, `vit` a vision transformer."""
+    """Network; `hcnn-paper` is HCNN as its authors implement it, `-vit` a vision transformer."""
     stages: tuple[int, ...] = (2, 2, 2)
     """Residual blocks of each stage; 2 2 2 2 is ResNet-18. The width doubles at each stage.
     A vision transformer has them all at one width."""

@@ -128,3 +128,28 @@ def test_a_network_has_gains_in_every_convolution():
 
     assert len(gains(distance_gain=True)) == 3
     assert not gains()
+
+
+@pytest.mark.parametrize("use_bias", [True, False])
+def test_layers_made_of_linear_ones(x64, use_bias):
+    """A gain acts in attention and on a graph too, and in what is compiled of them."""
+    options = {
+        "kappa": 0.5, "rngs": nnx.Rngs(0), "param_dtype": jnp.float64, "distance_gain": True,
+        "use_bias": use_bias,
+    }  # fmt: skip
+    attention = nn.LorentzAttention(2, 3, 4, **options)
+    graph = nn.LorentzGraphConv(3, 4, **options)
+    adjacency = jnp.abs(jnp.asarray(RNG.normal(size=(5, 5))))
+    graph.distance_gain[...] = jnp.linspace(-1, 1, 4)
+    y = functional.linear(POINTS, graph.normals(), 0.5)
+    y = functional.scale_distance(y, jnp.exp(jnp.linspace(-1, 1, 4)), 0.5)
+    want = functional.aggregate(y, adjacency, 0.5)
+    np.testing.assert_allclose(graph(POINTS, adjacency=adjacency), want, rtol=1e-12)
+    compiled = compile_cached_v(graph)
+    np.testing.assert_allclose(compiled(POINTS, None, adjacency), want, rtol=1e-12)
+    before = attention(POINTS)
+    attention.qkv.distance_gain[...] = jnp.linspace(-1, 1, 12)
+    after = attention(POINTS)
+    assert np.abs(after - before).max() > 1e-2
+    np.testing.assert_allclose(attention(POINTS, key=POINTS), after, rtol=1e-11)
+    np.testing.assert_allclose(compile_cached_v(attention)(POINTS), after, rtol=1e-11)
