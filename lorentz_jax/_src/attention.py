@@ -64,6 +64,11 @@ def _views(query, key, value, name, kappa) -> tuple[Centred, ...]:
 
 @partial(jax.jit, static_argnames=("name", "score", "causal"))
 def _attention(query, key, value, name, kappa, temperature, mask, score, causal):
+    if causal:
+        shape = query.shape[-2], key.shape[-2]
+        rows, columns = (lax.broadcasted_iota(jnp.int32, shape, axis) for axis in (0, 1))
+        below = row(rows >= columns, query)
+        mask = below if mask is None else mask & below
     if mask is not None:  # 0 times what fills a key that nobody sees may be NaN
         seen = jnp.any(mask, axis=-2)[..., None]
         key, value = jnp.where(seen, key, 0), jnp.where(seen, value, 0)
@@ -71,11 +76,6 @@ def _attention(query, key, value, name, kappa, temperature, mask, score, causal)
     chords = squared_chords(query, key, kappa)
     if score == "distance":
         chords = floor(chords)
-    if causal:
-        rows, columns = chords.shape[-2:]
-        below = lax.iota(jnp.int32, rows)[:, None] >= lax.iota(jnp.int32, columns)[None]
-        below = row(below, chords)
-        mask = below if mask is None else mask & below
     # The largest score of a row is that of its nearest key. A row may have any scale.
     nearest = lax.stop_gradient(jnp.min(chords, -1, keepdims=True, where=mask, initial=jnp.inf))
     if mask is not None:
@@ -178,7 +178,7 @@ def attention(
     if temperature is None:
         temperature = math.sqrt(query.shape[-1])
     temperature = check_temperature(temperature, batch)
-    temperature = temperature[..., None, None] if temperature.ndim else temperature
+    temperature = row(temperature[..., None, None], query) if temperature.ndim else temperature
     dtype = jnp.result_type(dtype, value)
     arguments = query, key, broadcast, kappa, temperature
     query, key, broadcast, kappa, temperature = (a.astype(query.dtype) for a in arguments)

@@ -74,7 +74,8 @@ class Centred(NamedTuple):
         flat[coordinates, coordinates] = -2
         flat[-2, -1] = flat[-1, -2] = bent[-2, -2] = 2
         dtype = self.columns.dtype
-        matrix = jnp.asarray(flat, dtype) + kappa * jnp.asarray(bent, dtype)
+        flat, bent = (row(jnp.asarray(a, dtype), kappa) for a in (flat, bent))
+        matrix = flat + kappa * bent
         return jnp.matmul(self.columns, matrix, precision=lax.Precision.HIGHEST)
 
 

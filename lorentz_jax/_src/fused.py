@@ -34,7 +34,7 @@ def kernels(name: str) -> AbstractContextManager:
     default. It counts where a function is traced, and is a part of what `jax.jit` remembers.
     **They have not run on a GPU yet**: off one, an interpreter has tested them. They see one
     device's points: under automatic sharding XLA brings all points to every device. Pallas lowers
-    them by Triton, which JAX wants to remove.
+    them by Triton, which JAX wants to remove. `jax.export` refuses programs that hold them.
 
     Args:
         name: "xla" or "pallas".
@@ -78,7 +78,7 @@ def takes(x: Array, space: Array, *others: Array) -> bool:
 
 def _finish(out, residual, relu):
     out = out if residual is None else out + residual
-    return jnp.maximum(out, 0) if relu else out
+    return jnp.where(out > 0, out, 0) if relu else out  # with derivative 0 at 0, as ReLU
 
 
 def _ahead_xla(relu, z, scale, beta, kappa, residual):

@@ -162,29 +162,33 @@ def layer_norm(
         x: Points `(..., D)`.
         scale: Factor of every coordinate, `(D,)`; None for 1.
         bias: Added to every coordinate, `(D,)`; None for 0.
-        epsilon: What is added to the variance, at least 0.
+        epsilon: What is added to the variance, positive.
 
     Returns:
         Points `(..., D)`.
 
     Raises:
-        ValueError: if scale or bias have another shape, or epsilon is negative.
+        ValueError: if scale or bias have another shape, or epsilon is not positive.
 
     >>> print(functional.layer_norm(jnp.array([[3.0, 1.0], [0.0, 0.0]])))
     [[ 1. -1.]
      [ 0.  0.]]
     """
     x = as_array("x", x)
-    if not epsilon >= 0:
-        raise ValueError(f"epsilon must be at least 0, got {epsilon}")
+    if not epsilon > 0:
+        raise ValueError(f"epsilon must be positive, got {epsilon}")
     given = {"scale": scale, "bias": bias}
     arrays = {name: as_array(name, a) for name, a in given.items() if a is not None}
     check_shapes(x.shape[-1:], f"x {x.shape}", **arrays)
     points = x.astype(compute_dtype(x.dtype))
     # Not the mean of squares less the square of the mean, which cancels.
     points = points - jnp.mean(points, axis=-1, keepdims=True)
+    # Over their size: the square of a far point, or that in a derivative, is out of range.
+    size = lax.stop_gradient(jnp.max(jnp.abs(points), axis=-1, keepdims=True))
+    size = jnp.maximum(size, 1)
+    points = points / size
     variance = jnp.mean(jnp.square(points), axis=-1, keepdims=True)
-    out = points * lax.rsqrt(variance + epsilon)
+    out = points * lax.rsqrt(variance + epsilon / size / size)
     weights = {name: row(a.astype(out.dtype), out) for name, a in arrays.items()}
     out = out * weights["scale"] if "scale" in weights else out
     return (out + weights["bias"] if "bias" in weights else out).astype(x.dtype)

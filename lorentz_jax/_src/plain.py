@@ -102,13 +102,14 @@ def blend(a: Array, b: Array, share: float | Array, kappa: Array) -> Array:
     pairs = jnp.stack([a * a, b * b, a * b])
     squared_a, squared_b, product = jnp.sum(pairs, axis=-1, keepdims=True)
     times = jnp.sqrt(1 / kappa + squared_a) * jnp.sqrt(1 / kappa + squared_b)
-    return combine(a, b, share, kappa * jnp.maximum(times - product, 1 / kappa))
+    both = kappa * jnp.maximum(times - product, 1 / kappa)
+    return combine(a, b, 1 - share, share, both)
 
 
-def combine(a: Array, b: Array, share: float | Array, both: Array) -> Array:
-    """`blend` of points whose product `-kappa a o b`, at least 1, is `both`."""
-    length = jnp.sqrt((1 - share) ** 2 + share**2 + 2 * share * (1 - share) * both)
-    return ((1 - share) * a + share * b) / length
+def combine(a: Array, b: Array, u: float | Array, v: float | Array, both: Array) -> Array:
+    """Centroid of a and b by weights u and v; `both`, at least 1, is their `-kappa a o b`."""
+    length = jnp.sqrt(u**2 + v**2 + 2 * v * u * both)
+    return (u * a + v * b) / length
 
 
 def _on_hyperboloid(m: Array, time: Array, kappa: Array) -> Array:

@@ -287,4 +287,4 @@ def weighted_residual(x: ArrayLike, y: ArrayLike, weight: ArrayLike, kappa: Arra
     kappa = row(along_batch(kappa_beside(x, kappa, batch)), x)
     weight = row(along_batch(jnp.asarray(weight, dtype)), x)
     both = -kappa * minkowski(x, y, kappa)  # exact, where the plain product of far points is not
-    return combine(x, y, weight / (1 + weight), both).astype(out)
+    return combine(x, y, 1 / (1 + weight), weight / (1 + weight), both).astype(out)

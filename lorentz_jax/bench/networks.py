@@ -108,8 +108,8 @@ def build(name: str, sizes: Sizes) -> Network:
     """Build the network of an arm, with 10 classes.
 
     The variants are "norm by hand", with `HandWrittenBatchNorm`; "plain", whose convolutions and
-    norms are not fused; and "pallas", which differs where it is compiled (`PALLAS`).
-    norms are not fused; and "no bias", of a vision transformer.
+    norms are not fused; "pallas", which differs where it is compiled (`PALLAS`); and "no bias", of
+    a vision transformer.
     """
     model_name, _, variant = name.partition(", ")
     flat = model_name in (BASE, BASE_VIT)

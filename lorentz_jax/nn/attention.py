@@ -123,8 +123,9 @@ class LorentzAttention(HyperbolicModule):
         width = normals.space.shape[-1] // 3
         mine = slice(index * width, (index + 1) * width)
         y = functional.linear(x, _units(normals, mine), kappa)
-        gain = self.qkv.distance_gains()
-        return y if gain is None else functional.scale_distance(y, gain[mine], kappa)
+        gain, activation = self.qkv.distance_gains(), self.qkv.activation
+        y = y if gain is None else functional.scale_distance(y, gain[mine], kappa)
+        return y if activation is None else activation(y)
 
     def _heads(self, x: Array) -> Array:
         """Cut `(..., N, heads D)` into `(..., heads, N, D)`."""
@@ -148,7 +149,7 @@ class LorentzLayerNorm(nnx.Module):
         param_dtype: dtype of the parameters.
 
     Raises:
-        ValueError: no feature, or `epsilon` is negative.
+        ValueError: no feature, or `epsilon` is not positive.
 
     Example:
         >>> print(LorentzLayerNorm(2)(jnp.array([[3.0, 1.0]])).round(3))
@@ -161,8 +162,8 @@ class LorentzLayerNorm(nnx.Module):
         param_dtype: Any = jnp.float32,
     ):  # fmt: skip
         check_sizes(features=features)
-        if not epsilon >= 0:
-            raise ValueError(f"epsilon must be at least 0, got {epsilon}")
+        if not epsilon > 0:
+            raise ValueError(f"epsilon must be positive, got {epsilon}")
         self.scale = nnx.Param(jnp.ones((features,), param_dtype)) if use_scale else None
         self.bias = nnx.Param(jnp.zeros((features,), param_dtype)) if use_bias else None
         self.epsilon = epsilon
@@ -189,6 +190,7 @@ def joint_linears(layers: Sequence[Any], kappa: Any) -> list[Callable[[Array], A
     kernels = [layer.kernel[...].astype(compute_dtype(layer.kernel.dtype)) for layer in layers]
     gain = jax.nn.softplus(jnp.concatenate([layer.gain[...] for layer in layers]))
     bias = jnp.concatenate([layer.biases(layer.resolve_kappa(kappa)) for layer in layers])
+    gain, bias = gain.astype(kernels[0].dtype), bias.astype(kernels[0].dtype)
     # All but the lengths of its units is one computation, for which a length is a unit's direction.
     if len({kernel.shape[0] for kernel in kernels}) == 1:
         lengths = safe_norm(jnp.concatenate(kernels, axis=1), (0,))

@@ -23,6 +23,17 @@ KAPPAS = (0.1, 1.0, 2.5)
 # --- the function ---------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("center", ["origin", "middle"])
+def test_a_key_that_causality_or_a_mask_hides_may_hold_anything(center):
+    x = np.random.default_rng(1).normal(size=(3, 2)).astype(F32)
+    bad = np.where(np.arange(3)[:, None] == 2, F32(np.nan), x)
+    mask = jnp.array([[True, True, False], [True, True, True]])
+    for options in ({"causal": True}, {"causal": True, "mask": mask}, {"mask": mask[:1]}):
+        with jax.debug_nans(False):
+            got = attention(x[:2], bad, bad, 1.0, center=center, **options)
+        assert_close(got, attention(x[:2], x, x, 1.0, center=center, **options), 1e-6)
+
+
 def truth(q, k, v, kappa, mask, score, temperature):
     """Rows of `mpf`s, by textbook formulas on ambient vectors."""
     mp = oracle.mp

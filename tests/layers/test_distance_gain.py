@@ -66,6 +66,15 @@ def test_second_derivatives(x64):
     second.check(functional.scale_distance, exact, rows, 1e-11)
 
 
+def test_second_derivatives_of_far_points_in_float32():
+    """Autodiff of asinh forms the third power of its argument there."""
+    hessian = jax.jit(jax.hessian(lambda x: functional.scale_distance(x[None], 0.5, 1.0)[0]))
+    for radius in (10, 30, 38):
+        with mp.workdps(50):
+            want = float(mp.diff(lambda x: mp_scaled(x, 0.5, 1), mp.sinh(radius), 2))
+        assert float(hessian(np.float32(np.sinh(radius)))) == pytest.approx(want, rel=2e-5)
+
+
 def test_far_out_it_is_cut_where_a_square_is_finite():
     for dtype in (jnp.float32, jnp.bfloat16):
         y = functional.scale_distance(jnp.asarray([1e15, -1e15], dtype), 3.0, 1.0)

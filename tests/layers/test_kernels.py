@@ -120,6 +120,17 @@ def test_only_a_gpu_gets_them_and_only_where_they_are_chosen():
             assert count("cuda") == 0
 
 
+def test_forward_mode_at_the_kink_of_relu():
+    planes = hyperplane.normals(jnp.ones((1, 1, 2, 3)), None, 1.0)
+
+    def of(beta):
+        return functional.conv_center(jnp.zeros((2, 2, 2, 2)), planes, beta, 1.0, relu=True)[0]
+
+    for choice in ("xla", "pallas"):
+        with functional.kernels(choice):
+            assert not np.any(jax.jvp(of, (jnp.zeros(3),), (jnp.ones(3),))[1])
+
+
 def test_elsewhere_the_choice_changes_no_number():
     x, traced = jnp.asarray(RANDOM.normal(size=(2, 4, 4, 2)), jnp.float32), []
 

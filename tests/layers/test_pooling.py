@@ -210,9 +210,10 @@ def test_weighted_residual_and_its_gradients(x64, dtype, rtol):
 
 
 def test_weighted_residual_of_far_points_in_float32():
-    """A near pair, one behind the other and an opposite one at r = 10; second derivatives too."""
+    """A near pair, one behind the other, an opposite one at r = 10; second derivatives too."""
     far = np.sinh(10) * np.array([0.6, -0.8])
     rows = [(far, far * 1.01 + (300, 200), 0.5), (far, 1.5 * far, 2), (far, (-3, 8000), 0.7)]
+    rows.append((1e3 * far, (-8e6, 3), 1e5))  # far apart, and all but one of them
 
     def exact(x, y, weight, kappa):
         points = [oracle.mp_lift(p, kappa) for p in (x, y)]

@@ -28,7 +28,7 @@ def test_layer_norm_is_a_projection_and_a_move_along_a_geodesic(x64, kappa):
     logs = geometry.log0(nearest[:, 1:], kappa)
     length = np.arcsinh(s * 5**0.5) / s
     want = geometry.exp0(logs * (length / np.linalg.norm(logs, axis=-1))[:, None], kappa)
-    assert_close(functional.layer_norm(x, epsilon=0), want, 1e-13)
+    assert_close(functional.layer_norm(x, epsilon=1e-30), want, 1e-13)
 
 
 def test_layer_norm_has_the_derivatives_of_its_formula(x64):
@@ -53,6 +53,19 @@ def test_layer_norm_has_the_derivatives_of_its_formula(x64):
             assert_close(a, b, 1e-11, axis=None)
 
 
+def test_layer_norm_of_far_points_in_float32():
+    """It is the same along a ray, so that the radial derivative is about 0, out to 1e20 too."""
+    direction = np.array([0.3, -1.2, 0.5, 0.1])
+    want = functional.layer_norm(1e6 * direction)
+    for size in (np.sinh(32), np.sinh(40), 1e20):
+        x = jnp.asarray(size * direction, jnp.float32)
+        value, radial = jax.jvp(functional.layer_norm, (x,), (x,))
+        assert_close(value, want, 1e-6)
+        assert np.abs(radial).max() < 1e-6
+    with pytest.raises(ValueError, match="epsilon must be positive, got 0"):
+        functional.layer_norm(x, epsilon=0)
+
+
 def test_the_norm_layer_keeps_digits_and_dtype():
     """Flax's loses them: its variance is a difference of squares."""
     layer, flat = nn.LorentzLayerNorm(8), nnx.LayerNorm(8, rngs=nnx.Rngs(0))
@@ -69,8 +82,8 @@ def test_the_norm_layer_keeps_digits_and_dtype():
     assert not jax.tree.leaves(nnx.state(bare))
     for make, message in (
         (lambda: nn.LorentzLayerNorm(0), "features must be at least 1"),
-        (lambda: nn.LorentzLayerNorm(2, epsilon=-1.0), "epsilon must be at least 0"),
-        (lambda: functional.layer_norm(far, epsilon=-1.0), "epsilon must be at least 0"),
+        (lambda: nn.LorentzLayerNorm(2, epsilon=-1.0), "epsilon must be positive"),
+        (lambda: functional.layer_norm(far, epsilon=-1.0), "epsilon must be positive"),
         (lambda: functional.layer_norm(far, np.ones(3, F32)), r"scale must have shape \(8,\)"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=message):
@@ -131,3 +144,17 @@ def test_dropout_of_space_parts_tends_to_that_of_vectors(x64):
     assert 0 < np.mean(np.asarray(got) == 0) < 1
     gone = nnx.Dropout(1.0, rngs=nnx.Rngs(0))(x)
     np.testing.assert_array_equal(geometry.dist0(gone, 0.5), 0)
+
+
+@pytest.mark.parametrize("options", [{}, {"causal": True}, {"temperature": np.float32([1, 2])}])
+def test_attention_of_a_batch_without_rank_promotion(options):
+    x = jnp.asarray(points(2, 5, 4), jnp.float32)
+    with jax.numpy_rank_promotion("raise"):
+        for dtype in (jnp.float32, jnp.bfloat16):
+            layer = nn.LorentzAttention(
+                2, 4, kappa=1.0, rngs=nnx.Rngs(0), param_dtype=dtype, **options
+            )
+            assert jax.eval_shape(layer, x).dtype == jnp.float32
+        kappa = jnp.float32([1, 2])
+        both = jax.eval_shape(lambda x: functional.attention(x, x, x, kappa, **options), x)
+        assert both.shape == x.shape
