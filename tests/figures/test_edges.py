@@ -2,7 +2,8 @@
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -69,6 +70,19 @@ def test_the_best_rate_has_the_least_median():
     assert best([[10, 20, None], [5, None, None], [30, 31, 32]]) == (20, 3)
     steps, met = best([[5, None, None], [None, None, None]])
     assert (math.isnan(steps), met) == (True, 1)
+
+
+def test_the_stored_study_is_the_one_on_the_page():
+    root = Path(__file__).parents[2]
+    stored = json.loads((root / "notebooks" / "5_edges.json").read_text())
+    page = (root / "docs" / "trees.md").read_text()
+    for name, found in stored.items():
+        study = STUDIES[name]
+        assert found["settings"] == json.loads(json.dumps(asdict(study.settings)))
+        assert (found["problems"], list(found["steps"])) == (list(study.problems), [*study.layers])
+        for layer, problems in found["steps"].items():
+            cells = [edges_study.cell(rows) for rows in problems]
+            assert f"| {edges_study.NAMES[layer]} | {' | '.join(cells)} |" in page
 
 
 def test_the_command(tmp_path, monkeypatch, capsys):
