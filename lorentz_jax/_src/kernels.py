@@ -45,11 +45,21 @@ class _Layout(NamedTuple):
         return -(-self.blocks // self.programs)
 
 
+def _padded(size: int) -> int:
+    """The power of 2 that holds so many."""
+    return 1 << (size - 1).bit_length()
+
+
+def _tile_shape(count: int, width: int) -> tuple[int, int]:
+    """Rows and side of a tile of an array `(count, width)`."""
+    side = _padded(width)
+    return max(1, min(TILE // side, _padded(count))), side
+
+
 def _layout(z: Array) -> _Layout:
     width = z.shape[-1]
     points = z.size // width
-    side = 1 << (width - 1).bit_length()
-    rows = max(1, min(TILE // side, 1 << (points - 1).bit_length()))
+    rows, side = _tile_shape(points, width)
     blocks = -(-points // rows)
     return _Layout(points, width, side, rows, blocks, min(PROGRAMS, PARTIAL // side, blocks))
 
@@ -101,7 +111,7 @@ def _program() -> Array:
 
 def _load(ref: Any, width: int, *at: Any) -> Array:
     """A padded vector of an array `(..., D)`."""
-    columns = _range(1 << (width - 1).bit_length())
+    columns = _range(_padded(width))
     return _pallas()[1].load(ref.at[(*at, columns)], mask=columns < width, other=0)
 
 
@@ -116,8 +126,7 @@ def _numbers(ref: Any) -> list[Array]:
 
 def _total(ref: Any, count: int, width: int, *at: Any) -> Array:
     """The sum over the first axis of an array `(count, ..., width)`, a padded vector."""
-    side = 1 << (width - 1).bit_length()
-    rows = max(1, min(TILE // side, 1 << (count - 1).bit_length()))
+    rows, side = _tile_shape(count, width)
     columns = _range(side)
 
     def add(step: Array, sums: Array) -> Array:

@@ -21,6 +21,7 @@ import optax
 
 from lorentz_jax import data, metrics
 from lorentz_jax.data.stream import epoch_batches
+from lorentz_jax.models import FLAT
 from lorentz_jax.training.build import model_maker, network_dtype, preparation
 from lorentz_jax.training.config import TrainConfig
 from lorentz_jax.training.optimiser import make_optimiser
@@ -93,7 +94,7 @@ def arms(
             replace(plain, **{field: value})
     configs = {}
     for model, kappa, preset, optimiser in itertools.product(*options.values()):
-        flat = model in ("euclidean", "euclidean-vit")
+        flat = model in FLAT
         kappa, preset = (config.kappa, "fast") if flat else (kappa, preset)
         if preset == "paper" and optimiser != "sgd":
             continue

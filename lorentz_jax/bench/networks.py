@@ -16,7 +16,7 @@ from lorentz_jax import data
 from lorentz_jax.bench.timing import Arm, Row, compile_arm, interleave
 from lorentz_jax.inference import compile_cached_v
 from lorentz_jax.metrics import cross_entropy
-from lorentz_jax.models import MODELS, TRANSFORMERS, Network
+from lorentz_jax.models import FLAT, MODELS, TRANSFORMERS, Network
 from lorentz_jax.models.resnet import ConvNorm
 from lorentz_jax.training.state import merge, split
 
@@ -112,8 +112,7 @@ def build(name: str, sizes: Sizes) -> Network:
     a vision transformer.
     """
     model_name, _, variant = name.partition(", ")
-    flat = model_name in (BASE, BASE_VIT)
-    options: dict[str, Any] = {} if flat else {"kappa": sizes.kappa}
+    options: dict[str, Any] = {} if model_name in FLAT else {"kappa": sizes.kappa}
     if model_name in TRANSFORMERS:
         options |= {"image_size": sizes.pixels, "patch_size": sizes.patch, "heads": 4}
     if variant == "no bias":

@@ -46,6 +46,7 @@ from lorentz_jax.models.vit import (
 )
 
 __all__ = [
+    "FLAT",
     "MODELS",
     "RESNETS",
     "TRANSFORMERS",
@@ -100,6 +101,8 @@ TRANSFORMERS: dict[str, type[ViT]] = {"lorentz-vit": LorentzViT, "euclidean-vit"
 """The vision transformers by name."""
 MODELS: dict[str, type[Network]] = {**RESNETS, **TRANSFORMERS}
 """All networks by name."""
+FLAT = frozenset({"euclidean", "euclidean-vit"})
+"""Names of those without a kappa."""
 
 
 def has_extra_logit(model: str | None, init: str | None) -> bool:
@@ -127,7 +130,7 @@ def build_model(
     """
     if config.model not in MODELS:
         raise ValueError(f"model must be one of {', '.join(MODELS)}, got {config.model!r}")
-    flat, options = config.model in ("euclidean", "euclidean-vit"), {}
+    flat, options = config.model in FLAT, {}
     if flat and config.learn_kappa:
         raise ValueError("the Euclidean network has no kappa to learn")
     if not flat:

@@ -123,8 +123,7 @@ class LorentzAttention(HyperbolicModule):
         width = normals.space.shape[-1] // 3
         mine = slice(index * width, (index + 1) * width)
         y = functional.linear(x, _units(normals, mine), kappa)
-        gain, activation = self.qkv.distance_gains(), self.qkv.activation
-        y = y if gain is None else functional.scale_distance(y, gain[mine], kappa)
+        y, activation = self.qkv.apply_gain(y, kappa, mine), self.qkv.activation
         return y if activation is None else activation(y)
 
     def _heads(self, x: Array) -> Array:

@@ -77,9 +77,8 @@ class LorentzGraphConv(LorentzLinear):
         """
         edges = {"weights": weights, "num_segments": num_segments}
         _check_graph(kappa, adjacency, senders, receivers, edges)
-        normals, kappa, gain = self.normals(kappa), self.resolve_kappa(kappa), self.distance_gains()
-        y = functional.linear(x, normals, kappa)
-        y = y if gain is None else functional.scale_distance(y, gain, kappa)
+        normals, kappa = self.normals(kappa), self.resolve_kappa(kappa)
+        y = self.apply_gain(functional.linear(x, normals, kappa), kappa)
         if senders is not None and receivers is not None:
             count = x.shape[-2] if num_segments is None else num_segments
             y = functional.segment_aggregate(

@@ -319,11 +319,10 @@ def fold_norm(layer: Any, norm: nnx.Module, kappa: float) -> dict[str, Array] | 
 def _finish(layer: Any, kappa: Any) -> Activation | None:
     """Return what follows `x o v`: gain and activation, or the boost of a norm folded in."""
     if layer.frozen is None or not layer.frozen.folded:
-        gain = layer.distance_gains()
-        if gain is None:
+        if layer.distance_gain is None:
             return layer.activation
         activation = layer.activation or (lambda y: y)
-        return lambda z: activation(functional.scale_distance(z, gain, kappa))
+        return lambda z: activation(layer.apply_gain(z, kappa))
     return partial(boost_by, push=layer.push[...], pull=layer.pull[...], kappa=kappa)
 
 

@@ -228,9 +228,11 @@ class HyperplaneLayer(HyperbolicModule):
 
     distance_gain: nnx.Param | None = None
 
-    def distance_gains(self) -> Array | None:
-        """Return the factors on the distances of the units `(out,)`; None for none."""
-        return None if self.distance_gain is None else jnp.exp(self.distance_gain[...])
+    def apply_gain(self, y: Array, kappa: Any, units: slice = slice(None)) -> Array:
+        """Return what some units put out with their distance gains; y itself without any."""
+        if self.distance_gain is None:
+            return y
+        return functional.scale_distance(y, jnp.exp(self.distance_gain[units]), kappa)
 
     def biases(self, kappa: Any = None) -> Array:
         """Return b of every unit, `(out,)`."""

@@ -14,7 +14,7 @@ from flax import nnx
 from jax import Array
 
 from lorentz_jax import data
-from lorentz_jax.models import TRANSFORMERS
+from lorentz_jax.models import FLAT, TRANSFORMERS
 from lorentz_jax.training import build, checkpoint, packing, run_directory, sealed
 from lorentz_jax.training.config import TrainConfig
 from lorentz_jax.training.state import Arrays, merge, split
@@ -155,8 +155,7 @@ def initial_weights(config: TrainConfig, plan: build.Plan) -> tuple[Arrays, Arra
     weights = _read_weights(path, which)
     there, here = weights.meta["config"], config.to_json()
     # A learned kappa is a weight.
-    flat = config.model in ("euclidean", "euclidean-vit")
-    fixed = () if flat or config.learn_kappa else ("kappa",)
+    fixed = () if config.model in FLAT or config.learn_kappa else ("kappa",)
     if config.model in TRANSFORMERS:  # heads have no shape of their own
         fixed += ("patch_size", "heads")
     differences = [
