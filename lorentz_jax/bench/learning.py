@@ -88,7 +88,7 @@ def arms(
         would use it.
     """
     options = {"model": models, "kappa": kappas, "init": presets, "optimiser": optimisers}
-    plain = replace(config, learn_kappa=False, kappa_per_layer=False)
+    plain = replace(config, learn_kappa=False, kappa_per_layer=False, distance_gain=False)
     for field, values in options.items():
         for value in values:
             replace(plain, **{field: value})
@@ -99,12 +99,16 @@ def arms(
         if preset == "paper" and optimiser != "sgd":
             continue
         learn = config.learn_kappa and not flat
-        per_layer = config.kappa_per_layer and model == "lorentz"
+        per_layer, gained = (
+            on and model == "lorentz" for on in (config.kappa_per_layer, config.distance_gain)
+        )
         parts = [model, *([] if flat else [f"kappa {kappa:.9g}"])]
         parts += ["learned per layer" if per_layer else "learned"] * learn
+        parts += ["distance gain"] * gained
         parts += ["paper"] * (preset == "paper") + [optimiser] * (optimiser != "sgd")
         arm: dict[str, Any] = {"model": model, "kappa": kappa, "init": preset}
-        arm |= {"optimiser": optimiser, "learn_kappa": learn, "kappa_per_layer": per_layer}
+        arm |= {"optimiser": optimiser, "learn_kappa": learn}
+        arm |= {"kappa_per_layer": per_layer, "distance_gain": gained}
         configs[", ".join(parts)] = replace(config, **arm)
     return configs
 

@@ -117,9 +117,9 @@ def build_model(
     """Build the network that a `training.TrainConfig` names.
 
     Args:
-        config: its `model`, `stages`, `width`, `kappa`, `learn_kappa`, `kappa_per_layer` and `init`
-            are used; of a vision transformer `patch_size` and `heads`, too. The Euclidean networks
-            have neither kappa nor presets.
+        config: its `model`, `stages`, `width`, `kappa`, `learn_kappa`, `kappa_per_layer`,
+            `distance_gain` and `init` are used; of a vision transformer `patch_size` and `heads`,
+            too. The Euclidean networks have neither kappa nor presets.
         num_classes: number of classes; see `has_extra_logit` for the logits.
         in_channels: channels of the images.
         rngs: the stream `params` draws the kernels.
@@ -136,7 +136,7 @@ def build_model(
     if not flat:
         options = {name: getattr(config, name) for name in ("kappa", "learn_kappa", "init")}
     if config.model == "lorentz":
-        options["kappa_per_layer"] = config.kappa_per_layer
+        options |= {name: getattr(config, name) for name in ("kappa_per_layer", "distance_gain")}
     if has_extra_logit(config.model, config.init):
         options["extra_logit"] = True
     if config.model in TRANSFORMERS:

@@ -73,6 +73,8 @@ class TrainConfig:
     """Learn kappa together with the weights."""
     kappa_per_layer: bool = False
     """Learn a kappa for each convolution with its norm, and for the classifier, of `lorentz`."""
+    distance_gain: bool = False
+    """Learn a factor on the distance of every unit of the convolutions of `lorentz`."""
     init: Literal["fast", "paper"] = "fast"
     """Initial values and parameter groups: `fast` learns quickly, `paper` is the reference's."""
 
@@ -94,6 +96,8 @@ class TrainConfig:
     """Largest angle in radians by which a step of SGD at `lr` turns the weights of a unit.
     For the classifier: largest step relative to the weights' length. `None` for no limit.
     It acts with `init` fast on `lorentz` and `lorentz-vit`, the networks with weight norm."""
+    decay_gains: bool = True
+    """Let `weight_decay` act on the gains of weight norm, which are the lengths of the weights."""
     schedule: Literal["cosine", "step", "constant"] = "cosine"
     """Learning rate over time: a cosine down to zero, steps, or constant."""
     milestones: tuple[int, ...] = (60, 120, 160)
@@ -185,6 +189,8 @@ class TrainConfig:
                 "kappa_per_layer goes with the model lorentz and learn_kappa, got "
                 f"{self.model} and learn_kappa {self.learn_kappa}"
             )
+        if self.distance_gain and self.model != "lorentz":
+            raise ValueError(f"distance_gain goes with the model lorentz, got {self.model}")
         if self.init == "paper" and self.optimiser != "sgd":
             raise ValueError(f"init paper goes with the optimiser sgd, not {self.optimiser}")
         if self.precision == "bfloat16" and self.model not in (
@@ -230,7 +236,8 @@ class TrainConfig:
             TypeError: the fields are those of another version.
         """
         fields = cls.__dataclass_fields__
-        values = {name: fields[name].default for name in TRANSFORMER_FIELDS} | dict(values)
+        younger = TRANSFORMER_FIELDS | YOUNGER
+        values = {name: fields[name].default for name in younger} | dict(values)
         lacking, unknown = fields.keys() - values.keys(), values.keys() - fields.keys()
         if lacking or unknown:
             parts = [f"it lacks {', '.join(sorted(lacking))}"] if lacking else []
@@ -250,12 +257,15 @@ def decisive(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a config's JSON that decides the numbers.
 
     `epochs` is in it only if the learning rate depends on it, and the fields of a transformer only
-    with one (runs from before there were any have none). Of a user's own data it has the kind
-    alone, wherever they lie: a checkpoint knows them by their fingerprint.
+    with one, and those of `YOUNGER` only away from their default (runs from before there were any
+    have none). Of a user's own data it has the kind alone, wherever they lie: a checkpoint knows
+    them by their fingerprint.
     """
     others = set() if values.get("schedule", "cosine") == "cosine" else {"epochs"}
     if values.get("model") not in TRANSFORMERS:
         others |= TRANSFORMER_FIELDS
+    fields = TrainConfig.__dataclass_fields__
+    others |= {field for field in YOUNGER if values.get(field) == fields[field].default}
     decides = {field: v for field, v in values.items() if field not in INDIFFERENT | others}
     name = values.get("dataset")
     kind = data.split_name(name)[0] if isinstance(name, str) else None
@@ -263,6 +273,9 @@ def decisive(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 TRANSFORMER_FIELDS = frozenset({"patch_size", "heads"})
+
+YOUNGER = frozenset({"decay_gains", "distance_gain"})
+"""Fields whose default says what a run from before them did."""
 
 INDIFFERENT = frozenset(
     {"data_dir", "verify", "image_size", "stream", "data_memory", "workers"}

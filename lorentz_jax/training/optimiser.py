@@ -9,22 +9,16 @@ import optax
 import optax.contrib
 from jax import Array
 
-from lorentz_jax.optim import (
-    GROUPS,
-    Group,
-    decay_mask,
-    leaf_groups,
-    leaf_name,
-    limit_turn,
-    riemannian_sgd,
-)
+from lorentz_jax.optim import GROUPS, Group, leaf_groups, leaf_name, limit_turn, riemannian_sgd
 from lorentz_jax.training.config import TrainConfig
+
+GAINS = ("gain", "distance_gain")
+"""Leaf names of the parameters that `TrainConfig.decay_gains` is about."""
 
 
 def describe_decay(params: Mapping[str, Array], config: TrainConfig) -> str:
     """Say in one line how much of the model decays."""
-    mask = decay_mask(params, config.init)
-    decayed = [params[path] for path, decays in mask.items() if decays]
+    decayed = [params[path] for path, group in _groups(params, config).items() if group.decay]
     return (
         f"weight decay {config.weight_decay:g} on {len(decayed)} of {len(params)} leaves "
         f"({sum(p.size for p in decayed):,} of {sum(p.size for p in params.values()):,} parameters)"
@@ -68,7 +62,7 @@ def make_optimiser(
             )
     lr = config.lr if lr is None else lr
     schedule = make_schedule(config, steps_per_epoch, lr)
-    groups = leaf_groups(params, config.init)
+    groups = _groups(params, config)
     # The reference's points of the hyperboloid skip the first drop, and so catch up with the rest.
     first_drop = config.milestones[0] * steps_per_epoch if config.schedule == "step" else None
     transforms: dict[Hashable, optax.GradientTransformation] = {
@@ -81,6 +75,16 @@ def make_optimiser(
         for name in {leaf_name(path) for path, group in groups.items() if group.limited}:
             transforms[name] = limit_turn(transforms[name], config.max_turn / lr)
     return optax.partition(transforms, {path: leaf_name(path) for path in groups})
+
+
+def _groups(params: Mapping[str, Any], config: TrainConfig) -> dict[str, Group]:
+    """Return the group of every parameter; gains decay only where the config lets them."""
+    return {
+        path: group._replace(
+            decay=group.decay and (config.decay_gains or leaf_name(path) not in GAINS)
+        )
+        for path, group in leaf_groups(params, config.init).items()
+    }
 
 
 def _group_optimiser(

@@ -16,7 +16,7 @@ from jax import Array
 from lorentz_jax import data
 from lorentz_jax.models import FLAT, TRANSFORMERS
 from lorentz_jax.training import build, checkpoint, packing, run_directory, sealed
-from lorentz_jax.training.config import TrainConfig
+from lorentz_jax.training.config import YOUNGER, TrainConfig
 from lorentz_jax.training.state import Arrays, merge, split
 
 FORMAT = "lorentz_jax trained model"
@@ -153,14 +153,16 @@ def initial_weights(config: TrainConfig, plan: build.Plan) -> tuple[Arrays, Arra
     path = config.init_from
     which: Which = "reported" if (path / "summary.json").exists() else "last"
     weights = _read_weights(path, which)
-    there, here = weights.meta["config"], config.to_json()
+    younger = {name: getattr(TrainConfig(), name) for name in YOUNGER}
+    there, here = younger | weights.meta["config"], config.to_json()
     # A learned kappa is a weight.
     fixed = () if config.model in FLAT or config.learn_kappa else ("kappa",)
     if config.model in TRANSFORMERS:  # heads have no shape of their own
         fixed += ("patch_size", "heads")
+    shape = ("model", "stages", "width", "learn_kappa", "kappa_per_layer", "distance_gain", "init")
     differences = [
         f"{name} is {there.get(name)} there, {here[name]} here"
-        for name in ("model", "stages", "width", "learn_kappa", "kappa_per_layer", "init", *fixed)
+        for name in (*shape, *fixed)
         if there.get(name) != here[name]
     ]
     classes = weights.meta["classes"], plan.dataset.num_classes

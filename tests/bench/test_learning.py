@@ -44,6 +44,16 @@ def test_a_learned_curvature_is_that_of_networks_that_have_one():
     }
 
 
+def test_a_gain_on_the_distance_is_that_of_lorentz():
+    config = dataclasses.replace(TINY, model="lorentz", distance_gain=True)
+    found = learning.arms(config, ("euclidean", "hcnn", "lorentz"), (0.5,), ("fast",), ("sgd",))
+    assert {name: one.distance_gain for name, one in found.items()} == {
+        "euclidean": False,
+        "hcnn, kappa 0.5": False,
+        "lorentz, kappa 0.5, distance gain": True,
+    }
+
+
 @pytest.mark.parametrize(
     ("model", "init", "precision"),
     [

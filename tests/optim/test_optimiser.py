@@ -8,6 +8,7 @@ import numpy as np
 import optax
 import pytest
 
+from lorentz_jax.optim import decay_mask, leaf_groups
 from lorentz_jax.training import optimiser
 from lorentz_jax.training.config import TrainConfig
 
@@ -50,8 +51,22 @@ def test_fast_preset_decays_kernels_and_gains_and_nothing_else(params):
             np.testing.assert_array_equal(after[path], value)
 
 
+def test_gains_that_do_not_decay(params):
+    params = params | {"conv/distance_gain": jnp.full(2, 0.5)}
+    config = dataclasses.replace(CONFIG, decay_gains=False)
+    before, after = (
+        one_step(optimiser.make_optimiser(c, params, 5), params) for c in (CONFIG, config)
+    )
+    for path, value in params.items():
+        gained = path.endswith("gain")
+        np.testing.assert_array_equal(after[path], value if gained else before[path])
+        assert not gained or np.all(before[path] < value)
+    assert "on 2 of 7 leaves" in optimiser.describe_decay(params, config)
+    assert "on 4 of 7 leaves" in optimiser.describe_decay(params, CONFIG)
+
+
 def test_the_mask_serves_adamw_too(params):
-    transform = optax.adamw(0.1, weight_decay=0.1, mask=optimiser.decay_mask)
+    transform = optax.adamw(0.1, weight_decay=0.1, mask=decay_mask)
     with jax.numpy_dtype_promotion("standard"):  # optax's Adam needs it
         after = one_step(transform, params)
     for path, value in params.items():
@@ -172,7 +187,7 @@ def test_an_unknown_leaf_is_an_error_that_names_it(params, init):
     with pytest.raises(ValueError, match=r"no parameter group for 'stem/conv/weight'.*kernel"):
         optimiser.make_optimiser(config, params, 5)
     with pytest.raises(ValueError, match=r"init must be one of \('fast', 'paper'\), got 'best'"):
-        optimiser.leaf_groups({}, "best")
+        leaf_groups({}, "best")
 
 
 def test_decay_is_described_with_its_counts(params):

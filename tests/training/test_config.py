@@ -98,6 +98,9 @@ def test_settings_that_do_not_fit_together():
         TrainConfig(kappa_per_layer=True, learn_kappa=True, model="hcnn")
     with pytest.raises(ValueError, match="got lorentz and learn_kappa False"):
         TrainConfig(kappa_per_layer=True)
+    for model in ("euclidean", "hcnn", "lorentz-vit"):
+        with pytest.raises(ValueError, match=f"distance_gain goes with .* lorentz, got {model}"):
+            TrainConfig(distance_gain=True, model=model)
     with pytest.raises(ValueError, match="paper goes with the optimiser sgd, not muon"):
         TrainConfig(init="paper", optimiser="muon")
     with pytest.raises(ValueError, match="choose one"):
@@ -167,3 +170,13 @@ def test_settings_from_before_the_transformers_are_read():
     assert TrainConfig(heads=2).decisive() == decisive(old), "a ResNet has no heads"
     with_heads = {"model": "lorentz-vit", "heads": 2}
     assert TrainConfig(**with_heads).decisive()["heads"] == 2
+
+
+@pytest.mark.parametrize(("field", "other"), [("decay_gains", False), ("distance_gain", True)])
+def test_settings_from_before_a_field_have_its_default(field, other):
+    old = {name: v for name, v in TrainConfig().to_json().items() if name != field}
+    assert TrainConfig.from_json(old) == TrainConfig()
+    assert TrainConfig().decisive() == decisive(old), "an older run can go on"
+    changed = TrainConfig(**{field: other})
+    assert TrainConfig.from_json(changed.to_json()) == changed
+    assert changed.decisive()[field] is other

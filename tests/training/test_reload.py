@@ -240,6 +240,7 @@ def test_weights_of_another_network_are_refused(finished, tmp_path, monkeypatch)
     for change, message in (
         ({"kappa": 2.0}, r"another network: kappa is 1.0 there, 2.0 here"),
         ({"width": 8, "stages": (1,)}, r"stages is \[2, 2, 2\] there, \[1\] here; width is 16 th"),
+        ({"distance_gain": True}, "another network: distance_gain is False there, True here"),
         ({"model": "lorentz-vit", "heads": 2}, "model is .*-vit here; .*heads is 4 there, 2"),
         ({"init_from": tmp_path / "no"}, "init_from: there is no run"),
     ):
