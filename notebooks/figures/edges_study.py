@@ -1,8 +1,9 @@
 """Study what length costs apart from size: one tree, or trees of one size, that grow longer.
 
-Three studies, each of the steps until the average distortion is below a target:
+Four studies, each of the steps until the average distortion is below a target:
 
-- "edges": the binary tree of depth 4, the wanted length of an edge growing;
+- "edges": the binary tree of depth 4, the wanted length of an edge from problem to problem longer;
+- "ramp": the same, but the wanted length grows during training, by 0.01 a step;
 - "shapes": trees of 31 nodes and growing depth: spiders, from star to path, and caterpillars;
 - "sgd": as "edges", with SGD in place of Adam.
 
@@ -156,12 +157,21 @@ _SHAPES = {
     "spider, 5": spider(6, 5), "caterpillar, 6": caterpillar(5, 5), "spider, 10": spider(3, 10),
     "caterpillar, 11": caterpillar(10, 2), "path, 15": spider(2, 15),
 }  # fmt: skip
+_SCALES = (
+    "euclidean", "poincare", "fgg", "fgg, weight norm, b = 0", "fgg, outside", "fgg, gain",
+    "fgg, linear gain", "fgg, one gain", "fgg, weight norm, gain", "points",
+)  # fmt: skip
 _CORE = ("euclidean", "poincare", "fgg", "fgg, gain", "fgg, weight norm, b = 0", "chen")
 STUDIES = {
     "edges": Study(
         {f"{edge:g}": (_TREE, edge) for edge in (0.5, 1, 2, 3, 4, 6)},
         tuple(name for name in VARIANTS if name != "points, sgd"),
         _SETTINGS,
+    ),
+    "ramp": Study(
+        {f"{edge:g}": (_TREE, edge) for edge in (1, 2, 3, 4, 6, 8)},
+        _SCALES,
+        replace(_SETTINGS, ramp=100.0),
     ),
     "shapes": Study(
         {title: (tree_distances(tree), 1.0) for title, tree in _SHAPES.items()}, _CORE, _SETTINGS

@@ -110,6 +110,8 @@ class Settings:
       target: average distortion at which a run ends.
       cap: steps after which it is given up.
       pairs: about how many pairs, in both orders, a step looks at.
+      ramp: steps in which the edge that the loss wants grows by 1, evenly, up to `edge`; it wants
+        all of it from the start if this is 0. The target is about the whole edge.
     """
 
     dim: int = 10
@@ -121,6 +123,7 @@ class Settings:
     target: float = 0.12
     cap: int = 1500
     pairs: int = 4096
+    ramp: float = 0.0
 
     def __post_init__(self):
         counts = self.dim, self.cap, self.pairs, self.seeds, len(self.rates)
@@ -129,6 +132,8 @@ class Settings:
         sizes = self.edge, self.kappa, self.radius, *self.rates
         if not min(sizes) > 0:
             raise ValueError(f"edge, kappa, radius, rates must be positive, got {sizes}")
+        if not 0 <= self.ramp < math.inf:
+            raise ValueError(f"ramp must be finite and at least 0, got {self.ramp}")
 
 
 DEFAULTS = Settings()
@@ -198,15 +203,24 @@ def _program(layer: Layer, settings: Settings, edges: np.ndarray, marks: np.ndar
         order = jnp.arange(nodes) if groups == 1 else jax.random.permutation(key, nodes)
         return jnp.resize(order, (groups, size))
 
-    def loss(params, members):
+    def share(count):
+        """Return how much of the edge the loss wants: it begins with half a unit."""
+        steps = settings.ramp * settings.edge
+        return jnp.minimum(1.0, (count + settings.ramp / 2) / steps) if steps else 1.0
+
+    def loss(params, members, count):
         points = layer.embed(params, jnp.asarray(x), kappa)
         dealt = points[members]
         wanted = settings.edge * jnp.asarray(edges)[members[:, :, None], members[:, None]]
         counts = wanted > 0  # a node is no pair with itself
         distances = layer.dist(dealt[:, :, None], dealt[:, None], kappa)
-        off = jnp.where(counts, distances / jnp.where(counts, wanted, 1) - 1, 0)
-        number = jnp.sum(counts)
-        return jnp.sum(off * off) / number, (jnp.sum(jnp.abs(off)) / number, points)
+        ratios, number = distances / jnp.where(counts, wanted, 1), jnp.sum(counts)
+
+        def off(share):
+            return jnp.where(counts, ratios / share - 1, 0)
+
+        distortion = jnp.sum(jnp.abs(off(1.0))) / number
+        return jnp.sum(jnp.square(off(share(count)))) / number, (distortion, points)
 
     def run(seed, start, rate):
         # Adam's steps are proportional to the rate, so that one Adam serves all rates.
@@ -216,7 +230,7 @@ def _program(layer: Layer, settings: Settings, edges: np.ndarray, marks: np.ndar
         def body(state):
             count, params, moments, _, history, kept = state
             members = deal(jax.random.fold_in(jax.random.key(seed), count))
-            gradient, (off, points) = jax.grad(loss, has_aux=True)(params, members)
+            gradient, (off, points) = jax.grad(loss, has_aux=True)(params, members, count)
             updates, moments = optimiser.update(gradient, moments, params)
             params = jax.tree.map(lambda p, u: p + size * u, params, updates)
             kept = jnp.where((count == marks)[:, None, None], points, kept)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lorentz_jax import hyperplane
-from notebooks.figures import edges_study, tree_shapes
+from notebooks.figures import edges_study, tree_shapes, trees
 from notebooks.figures.edges_study import STUDIES, VARIANTS, Study, best
 from notebooks.figures.growth import LAYERS as GROWTH
 
@@ -83,6 +83,22 @@ def test_the_stored_study_is_the_one_on_the_page():
         for layer, problems in found["steps"].items():
             cells = [edges_study.cell(rows) for rows in problems]
             assert f"| {edges_study.NAMES[layer]} | {' | '.join(cells)} |" in page
+
+
+def test_a_ramp_wants_less_at_first_and_all_in_the_end():
+    """Two nodes under small steps: they follow the wanted edge, and the target is the whole one."""
+    edges, settings = np.ones((2, 2)) - np.eye(2), trees.Settings(
+        dim=1, edge=2.0, rates=(0.05,), seeds=1, target=0.02, cap=400, ramp=100.0
+    )  # fmt: skip
+    course = trees.train("euclidean", edges, settings)
+    assert course.reached.all()
+    assert 150 <= course.steps[0, 0] <= 200
+    history = course.history[0, 0, [50, 100]]  # 1 and 1.5 of 2 are wanted
+    np.testing.assert_allclose(history, [0.5, 0.25], atol=0.08)
+    straight = trees.train("euclidean", edges, replace(settings, ramp=0.0))
+    assert straight.steps[0, 0] < 60
+    with pytest.raises(ValueError, match="ramp must be finite and at least 0, got -1"):
+        replace(settings, ramp=-1.0)
 
 
 def test_the_command(tmp_path, monkeypatch, capsys):
