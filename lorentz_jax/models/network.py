@@ -1,16 +1,31 @@
 """What every network has: a kappa, a description, and images to check."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flax import nnx
 from jax import Array
 
 from lorentz_jax import nn
-from lorentz_jax._src.arguments import as_array
+from lorentz_jax._src.arguments import as_array, check_sizes
 
-__all__ = ["Network"]
+__all__ = ["Network", "check_stages"]
+
+
+def check_stages(stages: Any) -> tuple[int, ...]:
+    """Return numbers of blocks as a tuple.
+
+    Raises:
+        ValueError: there is none, or one is below 1.
+        TypeError: they are no sequence of whole numbers.
+    """
+    if not isinstance(stages, Sequence) or isinstance(stages, str):
+        raise TypeError(f"stages must be a sequence of numbers of blocks, got {stages!r}")
+    check_sizes(**{"the number of stages": len(stages)})
+    for blocks in stages:
+        check_sizes(**{"every entry of stages": blocks})
+    return tuple(stages)
 
 
 class Network(nnx.Module):

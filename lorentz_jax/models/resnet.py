@@ -20,7 +20,8 @@ from jax import Array
 
 from lorentz_jax import nn
 from lorentz_jax._src import fused
-from lorentz_jax.models.network import Network
+from lorentz_jax._src.arguments import check_sizes
+from lorentz_jax.models.network import Network, check_stages
 from lorentz_jax.models.variance import VarianceBatchNorm
 from lorentz_jax.nn import initializers
 from lorentz_jax.nn.modules import call, first_value, own_kappa, set_length
@@ -170,11 +171,8 @@ class ResNet(Network):
         kappa: float | nn.Kappa | None, rngs: nnx.Rngs, options: Mapping[str, Any],
     ):  # fmt: skip
         sizes = {"width": width, "num_classes": num_classes, "in_channels": in_channels}
-        for name, value in (sizes | {"the number of stages": len(stages)}).items():
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
-        if min(stages) < 1:
-            raise ValueError(f"every stage needs a block, got stages {tuple(stages)}")
+        check_sizes(**sizes)
+        stages = check_stages(stages)
         super().__init__({"stages": list(stages), **sizes, **options}, kappa)
         self.entry, self.relu, self.pool = layers.entry, layers.relu, layers.pool
         self.stem = ConvNorm(layers, in_channels, width, 3, 1, rngs)

@@ -21,7 +21,7 @@ from lorentz_jax import nn
 from lorentz_jax._src.arguments import as_kappa, check_sizes, compute_dtype, row
 from lorentz_jax._src.plain import mean_point
 from lorentz_jax.models.euclidean import EuclideanHead
-from lorentz_jax.models.network import Network
+from lorentz_jax.models.network import Network, check_stages
 from lorentz_jax.nn.attention import joint_linears
 from lorentz_jax.nn.initializers import draw_normal
 from lorentz_jax.nn.modules import call, first_value, own_kappa, set_length
@@ -234,9 +234,8 @@ class ViT(Network):
     ):  # fmt: skip
         size = (image_size,) * 2 if isinstance(image_size, int) else tuple(image_size)
         sizes = {"width": width, "num_classes": num_classes, "in_channels": in_channels}
-        check_sizes(**sizes, patch_size=patch_size, **{"the number of stages": len(stages)})
-        if min(stages) < 1:
-            raise ValueError(f"every stage needs a block, got stages {tuple(stages)}")
+        check_sizes(**sizes, patch_size=patch_size)
+        stages = check_stages(stages)
         if len(size) != 2 or min(size) < 1 or any(side % patch_size for side in size):
             raise ValueError(
                 f"patch_size must divide height and width of the images, got {patch_size} and "

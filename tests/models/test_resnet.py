@@ -228,8 +228,15 @@ def test_bad_input_names_what_was_expected():
         model(IMAGES.astype(np.int32))
     with pytest.raises(ValueError, match="kappa_per_layer goes with learn_kappa=True"):
         abstract(kappa_per_layer=True)
-    with pytest.raises(ValueError, match="every stage needs a block"):
+    with pytest.raises(ValueError, match="every entry of stages must be at least 1, got 0"):
         abstract((1, 0))
+    for stages in (2, "22", None, {1, 2}):
+        with pytest.raises(TypeError, match="stages must be a sequence of numbers of blocks, got"):
+            abstract(stages)
+    with pytest.raises(TypeError, match=r"every entry of stages must be a whole number, got 1\.5"):
+        abstract((1, 1.5))
+    with pytest.raises(TypeError, match="width must be a whole number, got '4'"):
+        abstract(width="4")
     with pytest.raises(ValueError, match="number of stages"):
         abstract(())
     with pytest.raises(ValueError, match="width must be at least 1"):

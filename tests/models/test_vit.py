@@ -104,8 +104,10 @@ def test_sizes_that_do_not_fit(kind):
     ):
         with pytest.raises(ValueError, match=message):
             nnx.eval_shape(lambda change=change: vit(kind, **change))
-    with pytest.raises(ValueError, match="every stage needs a block"):
+    with pytest.raises(ValueError, match="every entry of stages must be at least 1, got 0"):
         kind((0,), 4, rngs=nnx.Rngs(0), **SIZES)
+    with pytest.raises(TypeError, match="stages must be a sequence of numbers of blocks, got 2"):
+        kind(2, 4, rngs=nnx.Rngs(0), **SIZES)
     bare = nnx.eval_shape(lambda: vit(use_bias=False))
     assert [name for name in split(bare)[1] if name.endswith("bias") and "norm" not in name] == [
         "head/bias"
