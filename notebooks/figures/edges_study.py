@@ -158,8 +158,8 @@ _SHAPES = {
     "caterpillar, 11": caterpillar(10, 2), "path, 15": spider(2, 15),
 }  # fmt: skip
 _SCALES = (
-    "euclidean", "poincare", "fgg", "fgg, weight norm, b = 0", "fgg, outside", "fgg, gain",
-    "fgg, linear gain", "fgg, one gain", "fgg, weight norm, gain", "points",
+    "euclidean", "poincare", "chen", "fgg", "fgg, weight norm, b = 0", "fgg, outside", "fgg, gain",
+    "fgg, weight norm, gain",
 )  # fmt: skip
 _CORE = ("euclidean", "poincare", "fgg", "fgg, gain", "fgg, weight norm, b = 0", "chen")
 STUDIES = {
