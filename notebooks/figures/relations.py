@@ -223,7 +223,8 @@ def trainer(
             drawn = jax.random.randint(second, shape, 0, len(related))
             value, slope = jax.value_and_grad(loss)(params, u, drawn, above, counted, related)
             updates, memory = rule.update(slope, memory, params)
-            return (optax.apply_updates(params, updates), memory), value
+            moved: Any = optax.apply_updates(params, updates)
+            return (moved, memory), value
 
         state = start, rule.init(start)
         (params, _), losses = jax.lax.scan(step, state, jnp.arange(batches.steps))
