@@ -54,7 +54,7 @@ from .trees import Layer, Params
 __all__ = ["LAYERS", "MEASURES", "RATES", "SETTINGS", "TASKS", "Settings", "best", "cell", "climb",
            "study", "table"]  # fmt: skip
 
-RATES = (1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+RATES = (1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 TASKS = ("reconstruction", "links")
 MEASURES = {"precision": "mean average precision", "rank": "mean rank"}
 ROOT, WITHOUT = "mammal", ("tusker", "female_mammal")
@@ -237,6 +237,7 @@ def main(
     dims: tuple[int, ...] = tuple(SETTINGS.batches),
     tasks: tuple[str, ...] = TASKS,
     missing: bool = False,
+    longer: int = 1,
 ) -> int:
     """Run the study, write each part as it is done, and print the tables.
 
@@ -247,15 +248,18 @@ def main(
       dims: the dimensions.
       tasks: the tasks.
       missing: leave out parts that the file has.
+      longer: multiplies the steps of every run, in a file of its own.
     """
     try:
+        batches = {d: replace(b, steps=longer * b.steps) for d, b in SETTINGS.batches.items()}
+        settings = replace(SETTINGS, batches=batches)
         for values, names, what in ((only, LAYERS, "layer"), (tasks, TASKS, "task")):
             for value in values:
                 check_name(value, names, what)
         for dim in dims:
-            check_name(str(dim), map(str, SETTINGS.batches), "dimension")
+            check_name(str(dim), map(str, batches), "dimension")
         related = wordnet.taxonomy(wordnet.read(data), ROOT, WITHOUT).related
-        results = _opened(path, related)
+        results = _opened(path, related, settings)
         check_writable(path)
     except (OSError, ValueError) as error:
         return report_error("mammals_study", error, 2)
@@ -263,7 +267,7 @@ def main(
         part = results["parts"].setdefault(f"{name}, {dim}", {})
         wanted = [task for task in tasks if not (missing and task in part)]
         if wanted:
-            part.update(study(related, name, dim, wanted, SETTINGS))
+            part.update(study(related, name, dim, wanted, settings))
             text = json.dumps(results) + "\n"
             write_atomic(path, lambda file, text=text: file.write(text.encode()))
     for task in tasks:
@@ -272,13 +276,13 @@ def main(
     return 0
 
 
-def _opened(path: Path, related: np.ndarray) -> dict[str, Any]:
+def _opened(path: Path, related: np.ndarray, settings: Settings) -> dict[str, Any]:
     """Return what the file has, or a beginning; `ValueError` where it is of another study."""
     head = {
         "environment": environment(),
         "nodes": len(related),
         "pairs": int(related.sum()),
-        "settings": json.loads(json.dumps(asdict(SETTINGS))),
+        "settings": json.loads(json.dumps(asdict(settings))),
     }
     if not path.exists():
         return head | {"parts": {}}

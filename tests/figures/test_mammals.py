@@ -1,4 +1,4 @@
-"""WordNet's file, the measures against brute force, layers fed with one coordinate, the command."""
+"""The measures against brute force, layers fed with one coordinate, training, the command."""
 
 import json
 import math
@@ -10,71 +10,14 @@ import numpy as np
 import pytest
 
 from lorentz_jax import metrics
-from notebooks.figures import mammals_study, wordnet
+from notebooks.figures import mammals_study
 from notebooks.figures.edges_study import NAMES, VARIANTS
 from notebooks.figures.mammals_study import LAYERS, MEASURES, RATES, SETTINGS, TASKS, best, climb
-from notebooks.figures.relations import Batches, distances, ranking, split, trainer
+from notebooks.figures.relations import Batches, Found, Ranking, distances, ranking, split, trainer
 from notebooks.figures.tree_shapes import regular_tree
+from tests.figures.test_wordnet import NOUNS
 
 ROOT = Path(__file__).parents[2]
-CAT = "00000020 05 n 0a " + " ".join(f"cat{i or ''} 0" for i in range(10))
-NOUNS = "\n".join([
-    "  1 the licence, 05 n 01 mammal 0 000 | none  ",
-    "00000001 03 n 01 thing 0 001 ~ 00000010 n 0000 | a thing",
-    "00000010 05 n 02 mammal 0 mammalian 1 001 @ 00000001 n 0000 | it has | in its gloss  ",
-    CAT + " 003 @ 00000010 n 0000 ~ 00000030 n 0000 + 00000030 a 0101 | it purrs",
-    "00000021 05 n 01 pet 0 001 @ 00000010 n 0000 | it is fed",
-    "00000030 05 n 01 tabby 0 003 @ 00000020 n 0000 @ 00000021 n 0000 @ 00000001 n 0000 | striped",
-    "00000040 18 n 01 Tom 0 001 @i 00000030 n 0000 | a cat",
-    "00000050 05 n 01 stone 0 002 @ 00000001 n 0000 #m 00000010 n 0000 | no mammal",
-])  # fmt: skip
-
-
-def test_all_that_is_a_kind_of_something_or_an_instance():
-    synsets = wordnet.parse(NOUNS)
-    assert len(synsets) == 7
-    assert synsets[30] == wordnet.Synset("tabby", (20, 21, 1))
-    found = wordnet.taxonomy(synsets, "mammal")
-    assert found.words == ("mammal", "cat", "pet", "tabby", "Tom")
-    want = [[0, 0, 0, 0, 0], [1, 0, 0, 0, 0], [1, 0, 0, 0, 0], [1, 1, 1, 0, 0], [1, 1, 1, 1, 0]]
-    np.testing.assert_array_equal(found.related, want)
-    less = wordnet.taxonomy(synsets, "mammal", without=("pet",))
-    assert less.words == ("mammal", "cat", "tabby", "Tom")
-    np.testing.assert_array_equal(less.related, np.delete(np.delete(want, 2, 0), 2, 1))
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "00000001 29 v 01 run 0 000 | a verb",
-        "00000001 03 n 02 thing 0 001 ~ 00000010 n 0000 | a word is missing",
-        "00000001 03 n 01 thing 0 002 ~ 00000010 n 0000 | a pointer is missing",
-        "00000001 03 n 01 thing 0 001 ~ 00000010 n | a field is missing",
-        "entity",
-    ],
-)
-def test_a_line_of_another_kind_is_named(line, tmp_path):
-    path = tmp_path / "data.noun"
-    path.write_text(f"  1 licence\n{line}\n")
-    with pytest.raises(ValueError, match=r"data\.noun at .*, but line 2 is not a noun's: '"):
-        wordnet.read(path)
-
-
-def test_what_cannot_be_read_is_an_error(tmp_path):
-    with pytest.raises(ValueError, match=r"expected WordNet's data\.noun at .*No such file"):
-        wordnet.read(tmp_path / "none")
-    (tmp_path / "picture").write_bytes(b"\xff\xfe\xfd")
-    with pytest.raises(ValueError, match=r"expected WordNet's data\.noun at .*decode"):
-        wordnet.read(tmp_path / "picture")
-    with pytest.raises(ValueError, match="no synset in it"):
-        wordnet.parse("  1 licence\n")
-    nouns = {1: wordnet.Synset("cat", (2,)), 2: wordnet.Synset("dog", (1,))}
-    with pytest.raises(ValueError, match="first word 'cow', there are 0"):
-        wordnet.taxonomy(nouns, "cow")
-    with pytest.raises(ValueError, match="first word 'cat', there are 2"):
-        wordnet.taxonomy(nouns | {3: wordnet.Synset("cat", ())}, "cat")
-    with pytest.raises(ValueError, match="no circle of kinds below 'cat'"):
-        wordnet.taxonomy(nouns, "cat")
 
 
 def closure(parents):
@@ -214,6 +157,37 @@ def test_the_best_rate_lies_between_others():
     assert best({0.1: math.nan, 0.3: -1.0}) == 0.3
 
 
+def test_links_are_tuned_on_one_part_and_measured_on_another(monkeypatch):
+    shown, measured = [], []
+
+    def trainer(layer, x, kappa, batches):
+        def train(start, seed, rate, related, width):
+            shown.append((seed, rate, related))
+            return Found(start["kernel"], np.ones(batches.steps))
+
+        return train
+
+    def ranking(apart, wanted, known):
+        measured.append((wanted, known))
+        return Ranking(-abs(shown[-1][1] - 0.3), 1.0)
+
+    monkeypatch.setattr(mammals_study, "trainer", trainer)
+    monkeypatch.setattr(mammals_study, "ranking", ranking)
+    settings = replace(SETTINGS, share=0.1)
+    found = mammals_study.study(TREE, "euclidean", 2, TASKS, settings)
+    assert found["links"]["rate"] == 0.3
+    assert [seed for seed, *_ in shown] == [100] * 4 + [*range(5)] + [100] * 3 + [*range(5)]
+    assert [rate for _, rate, _ in shown[-8:]] == [0.1, 0.3, 1.0] + [0.3] * 5
+    for (seed, _, related), (wanted, known) in zip(shown[-8:], measured[-8:], strict=True):
+        parts = split(TREE, np.random.default_rng(seed), 0.1)
+        np.testing.assert_array_equal(related, parts.train)
+        np.testing.assert_array_equal(known, TREE)
+        np.testing.assert_array_equal(wanted, parts.validation if seed == 100 else parts.test)
+    for (_, _, related), (wanted, known) in zip(shown[:9], measured[:9], strict=True):
+        assert related is wanted is TREE
+        assert known is None
+
+
 def test_cells():
     runs = [{"precision": value} for value in (0.1, 0.2, 0.6)]
     assert mammals_study.cell({"runs": runs}, "precision") == "0.300 ± 0.265"
@@ -258,8 +232,7 @@ def test_the_command(tmp_path, monkeypatch, capsys):
         error = capsys.readouterr().err
         assert message in error
         assert error.count("\n") == 1
-    monkeypatch.setattr(mammals_study, "SETTINGS", replace(quick, kappa=2.0))
-    assert mammals_study.main(to, data, ("euclidean",), (2,)) == 2
+    assert mammals_study.main(to, data, ("euclidean",), (2,), longer=2) == 2
     assert "has settings" in capsys.readouterr().err
 
 
