@@ -247,11 +247,31 @@ def test_the_stored_study_is_the_one_on_the_page():
     assert stored["settings"] == json.loads(json.dumps(asdict(SETTINGS)))
     assert (stored["nodes"], stored["pairs"]) == (1180, 6540)
     assert set(stored["parts"]) == {f"{name}, {dim}" for name in LAYERS for dim in SETTINGS.batches}
-    for task in TASKS:
-        section = page.partition(f"## {task.capitalize()}")[2].partition("\n## ")[0]
-        tables = section.partition("Mean rank")
-        for measure, text in zip(MEASURES, (tables[0], tables[2]), strict=True):
-            for name in LAYERS:
-                parts = [stored["parts"][f"{name}, {dim}"][task] for dim in SETTINGS.batches]
-                cells = [mammals_study.cell(part, measure) for part in parts]
-                assert f"| {NAMES[name]} | {' | '.join(cells)} |" in text
+
+    def row(name, show):
+        shown = (show(stored["parts"][f"{name}, {dim}"]) for dim in SETTINGS.batches)
+        return f"| {NAMES[name]} | {' | '.join(shown)} |"
+
+    def section(heading):
+        return page.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+
+    for name in LAYERS:
+        far = row(name, lambda part: mammals_study.cell(part["reconstruction"], "radius"))
+        rates = row(name, lambda part: " / ".join(f"{part[task]['rate']:g}" for task in TASKS))
+        assert far in section("Distances")
+        assert rates in section("Rates")
+        for task in TASKS:
+            tables = section(task.capitalize()).partition("Mean rank")
+            for measure, text in zip(MEASURES, (tables[0], tables[2]), strict=True):
+                cells = row(name, lambda p, t=task, m=measure: mammals_study.cell(p[t], m))
+                assert cells in text
+
+
+def test_every_stored_rate_lies_between_others():
+    stored = json.loads((ROOT / "notebooks" / "evidence_mammals.json").read_text())
+    for part in stored["parts"].values():
+        for found in part.values():
+            assert len(found["runs"]) == SETTINGS.seeds
+            scores = {float(rate): run["precision"] for rate, run in found["tuning"].items()}
+            numbers = {at: math.nan if s is None else s for at, s in scores.items()}
+            assert min(numbers) < best(numbers) == found["rate"] < max(numbers)
