@@ -15,8 +15,9 @@ others have Adam, all start near the origin, with kappa = 1 and the same number 
 
 A seed decides the pairs held out, the start and the batches. The rate is the one with the best mean
 average precision (of the validation pairs, for links) in one run with a seed of its own: three
-neighbours on a grid at first, more while the best is the largest or the smallest. Then five other
-seeds run with it. `docs/evidence_mammals.md` has the tables:
+neighbours on a grid at first, more while the best is the largest or the smallest. (The second task
+begins where the first one ended.) Then five other seeds run with it.
+`docs/evidence_mammals.md` has the tables:
 
     python -m notebooks.figures.mammals_study notebooks/evidence_mammals.json
 """
