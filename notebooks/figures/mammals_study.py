@@ -186,8 +186,9 @@ def study(
         found = train(layer.init(rng, len(related), dim), seed, rate, shown, width)
         measured = ranking(distances(layer, found.points, kappa), wanted, known)
         blocks = [float(part.mean()) for part in np.array_split(found.losses, _BLOCKS)]
-        far = float(np.arcsinh(math.sqrt(kappa) * np.linalg.norm(found.points, axis=1).max()))
-        numbers = measured._asdict() | {"radius": far / math.sqrt(kappa)}
+        with jax.enable_x64(True):
+            far = layer.dist(found.points, np.zeros_like(found.points), kappa).max()
+        numbers = measured._asdict() | {"radius": float(far)}
         # JSON has no NaN.
         plain = {key: None if math.isnan(value) else value for key, value in numbers.items()}
         return plain | {"loss": [None if math.isnan(value) else value for value in blocks]}

@@ -176,6 +176,9 @@ def test_links_are_tuned_on_one_part_and_measured_on_another(monkeypatch):
     settings = replace(SETTINGS, share=0.1)
     found = mammals_study.study(TREE, "euclidean", 2, TASKS, settings)
     assert found["links"]["rate"] == 0.3
+    start = LAYERS["euclidean"].init(np.random.default_rng(0), len(TREE), 2)["kernel"]
+    radius = found["reconstruction"]["runs"][0]["radius"]
+    assert radius == pytest.approx(np.linalg.norm(start, axis=1).max()), "no hyperbolic distance"
     assert [seed for seed, *_ in shown] == [100] * 4 + [*range(5)] + [100] * 3 + [*range(5)]
     assert [rate for _, rate, _ in shown[-8:]] == [0.1, 0.3, 1.0] + [0.3] * 5
     for (seed, _, related), (wanted, known) in zip(shown[-8:], measured[-8:], strict=True):
