@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import ArrayLike
 
+from lorentz_jax._src import biased as _biased
 from lorentz_jax._src import centering as _centering
 from lorentz_jax._src import conv as _conv
 from lorentz_jax._src import fused as _fused
@@ -33,6 +34,7 @@ from lorentz_jax._src.arguments import (
 )
 from lorentz_jax._src.attention import SCORES, attention
 from lorentz_jax._src.conv import Padding
+from lorentz_jax._src.forms import alike as _alike
 from lorentz_jax._src.fused import kernels
 from lorentz_jax._src.lorentzian import lorentzian, scale_distance
 from lorentz_jax._src.norms import batch_mean, center, center_batch, layer_norm, weight_norm
@@ -228,14 +230,14 @@ def conv_center(
     results: Any
     if normals.time is not None:
         time = normals.time.astype(kappa.dtype)
-        arguments = _centering.alike(x, space, scale, time, beta, kappa)
-        results = _conv.conv_center(*arguments, window)
+        arguments = _alike(x, space, scale, time, beta, kappa)
+        results = _biased.conv_center(*arguments, window)
     elif _fused.takes(x, space, scale, beta, kappa, *([] if added is None else [added])):
         arguments = x, space, scale, beta, kappa, added, window, _fused.Step(relu)
         results = _fused.conv_center(*arguments)
         return results[0], lax.stop_gradient(results[1])
     else:
-        arguments = _centering.alike(x, space, scale, beta, kappa)
+        arguments = _alike(x, space, scale, beta, kappa)
         results = _centering.conv_center(*arguments, window)
     out = results[0] if added is None else results[0] + added
     return jax.nn.relu(out) if relu else out, lax.stop_gradient(results[1])

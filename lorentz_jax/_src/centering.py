@@ -10,18 +10,16 @@ are asked for, and where arrays are held apart: see `Form`.
 """
 
 import functools
-from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax import Array, lax
+from jax import Array
 
-from lorentz_jax._src.arguments import row, spec
+from lorentz_jax._src.arguments import row
 from lorentz_jax._src.conv import conv_images, conv_tangent, sum_inputs
+from lorentz_jax._src.forms import Form, by_platform, hold
 from lorentz_jax._src.linear_map import linear_map
-from lorentz_jax._src.plain import precise
 from lorentz_jax._src.scalars import divide
 from lorentz_jax._src.shifting import (
     Columns,
@@ -36,91 +34,20 @@ from lorentz_jax._src.shifting import (
 from lorentz_jax._src.tangents import center_tangent
 
 
-class Form(NamedTuple):
-    """How a device likes to sum.
+class Tilt(NamedTuple):
+    """What a bias takes away from every point: `t time`, a number a point and one vector."""
 
-    Attributes:
-        rows: `(y, vectors) -> sums`, the products of every point with each vector, each sum of the
-            shape of y without its last axis. None in place of a vector stands for y itself.
-        columns: `(numbers, y, dtype) -> (k, D)`, for k numbers a point: sums over all points of
-            the number times the point.
-        hold_images: returns its arguments. XLA makes none of them again for what comes behind it,
-            nor joins what comes before and behind it to one kernel.
-        hold_numbers: the same for arrays of one number a point.
-    """
-
-    rows: Callable[[Array, Sequence[Any]], Sequence[Array]]
-    columns: Callable[[Sequence[Array], Array, Any], Array]
-    hold_images: Callable[..., Sequence[Array]]
-    hold_numbers: Callable[..., Sequence[Array]]
+    t: Array
+    time: Array
 
 
-def _products(y, vectors):
-    return [y * (y if v is None else row(v, y)) for v in vectors]
-
-
-def _skinny_rows(y, vectors):
-    flat = y.reshape(-1, y.shape[-1])
-    sums = precise(flat, jnp.stack([v for v in vectors if v is not None], axis=1))
-    products = iter(jnp.split(sums, sums.shape[1], axis=1))
-    rows = [jnp.sum(flat * flat, axis=1) if v is None else next(products) for v in vectors]
-    return [row.reshape(y.shape[:-1]) for row in rows]
-
-
-def _variadic_rows(y, vectors):
-    products = _products(y, vectors)
-    zeros = tuple(np.zeros((), p.dtype) for p in products)
-    add = lambda x, y: tuple(i + j for i, j in zip(x, y, strict=True))  # noqa: E731
-    return lax.reduce(tuple(products), zeros, add, (y.ndim - 1,))
-
-
-def _plain_rows(y, vectors):
-    return [jnp.sum(p, axis=-1) for p in _products(y, vectors)]
-
-
-def _skinny_columns(numbers, y, dtype):
-    flat = jnp.stack([n.reshape(-1) for n in numbers])
-    return precise(flat, y.astype(dtype).reshape(-1, y.shape[-1]))
-
-
-def _plain_columns(numbers, y, dtype):
-    axes = tuple(range(y.ndim - 1))
-    return jnp.stack([jnp.sum(n[..., None] * y.astype(dtype), axis=axes) for n in numbers])
-
-
-def _split_columns(numbers, y, dtype):
-    # The sum over the first axis, of all numbers at once, is a kernel of its own in any case.
-    axes = tuple(range(1, y.ndim - 1))
-    parts = [jnp.sum(n[..., None] * y.astype(dtype), axis=axes) for n in numbers]
-    return jnp.sum(jnp.stack(parts, axis=1), axis=0)
-
-
-def _tpu_columns(numbers, y, dtype):
-    # What XLA fuses there goes with width and dtype; counted for a v5e, 64 to 256 channels.
-    split = y.dtype.itemsize == 2 and y.shape[-1] <= 128
-    return (_split_columns if split else _plain_columns)(numbers, y, dtype)
-
-
-def _hold(*arrays):
-    # A JAX older than `jax.typeof` cannot map barriers.
-    return lax.optimization_barrier(arrays) if hasattr(jax, "typeof") else arrays
-
-
-def _pass_on(*arrays):
-    return arrays
-
-
-CPU = Form(_skinny_rows, _skinny_columns, _pass_on, _hold)
-GPU = Form(_variadic_rows, _split_columns, _hold, _pass_on)
-TPU = Form(_plain_rows, _tpu_columns, _pass_on, _pass_on)
-
-
-class _Residuals(NamedTuple):
+class Residuals(NamedTuple):
     """What the backward pass keeps.
 
     Attributes:
-        z, scale, beta, kappa: the arguments.
-        tau, d, e: time of every point y = scale z, and its products with mu and beta.
+        z, scale, beta, kappa, tilt: the arguments.
+        tau, d, e: time of every point `y = scale z - t time`, and its products with mu and beta.
+        f: its product with the time row; None without a tilt.
         mu: the batch mean `(D,)`.
         constants: times of mu and beta, their product m, and the length that mu was divided by.
     """
@@ -129,15 +56,23 @@ class _Residuals(NamedTuple):
     scale: Array | None
     beta: Array
     kappa: Array
+    tilt: Tilt | None
     tau: Array
     d: Array
     e: Array
+    f: Array | None
     mu: Array
     constants: Constants
 
 
 def _times(scale, vector):
     return vector if scale is None else row(scale, vector) * vector
+
+
+def points(z, scale, tilt, dtype):
+    """The points y."""
+    y = _times(scale, z.astype(dtype))
+    return y if tilt is None else y - tilt.t[..., None] * row(tilt.time, y)
 
 
 def _mean(mean, tau, beta, kappa) -> tuple[Array, Constants]:
@@ -149,90 +84,81 @@ def _mean(mean, tau, beta, kappa) -> tuple[Array, Constants]:
     return mean / n.length, n
 
 
-def forward(form: Form, z, scale, beta, kappa):
-    """Centre the points `scale z`: `((out, mu), residuals)`. A scale of None is one of ones."""
+def forward(form: Form, z, scale, beta, kappa, tilt=None):
+    """Centre the points `scale z - t time`: `((out, mu), residuals)`.
+
+    A scale of None is one of ones, and without a tilt there is no time.
+    """
     dtype, axes = kappa.dtype, tuple(range(z.ndim - 1))
     mean = _times(scale, jnp.mean(z.astype(dtype), axis=axes))
+    if tilt is not None:
+        mean = mean - jnp.mean(tilt.t) * tilt.time
     again, mean = form.hold_images(z, mean)
-    y = _times(scale, again.astype(dtype))
+    y = points(again, scale, tilt, dtype)
     # mu is the mean over a number, so one pass gives all products before mu is known.
-    squares, along_mean, e = form.rows(y, (None, mean, beta))
+    vectors = (None, mean, beta) if tilt is None else (None, mean, beta, tilt.time)
+    squares, along_mean, e, *f = form.rows(y, vectors)
     tau = jnp.sqrt(1 / kappa + squares)
     mu, n = _mean(mean, tau, beta, kappa)
     d = along_mean / n.length
     a, b = form.hold_numbers(*shifts(d, e, tau, kappa, n))
     (again,) = form.hold_images(z)
-    y = _times(scale, again.astype(dtype))
+    y = points(again, scale, tilt, dtype)
     out = y + a[..., None] * row(mu, y) + b[..., None] * row(beta, y)  # (D70)
-    return (out.astype(z.dtype), mu), _Residuals(z, scale, beta, kappa, tau, d, e, mu, n)
+    f = f[0] if f else None
+    return (out.astype(z.dtype), mu), Residuals(z, scale, beta, kappa, tilt, tau, d, e, f, mu, n)
 
 
-def backward(form: Form, kept: _Residuals, g):
-    """The cotangents of z, beta and kappa."""
-    z, scale, beta, kappa, tau, d, e, mu, n = kept
+def _columns_of_points(form, numbers, z, scale, tilt, dtype):
+    """Sums over all points of each number times y."""
+    sums = _times(scale, form.columns(numbers, z, dtype))
+    if tilt is None:
+        return sums
+    along = jnp.stack([jnp.sum(n * tilt.t) for n in numbers])
+    return sums - along[:, None] * tilt.time[None]
+
+
+def backward(form: Form, kept: Residuals, g):
+    """The cotangents of z, beta, kappa and the tilt."""
+    z, scale, beta, kappa, tilt, tau, d, e, f, mu, n = kept
     dtype = kappa.dtype
     a, b = shifts(d, e, tau, kappa, n)
     (g,) = form.hold_images(g)
-    p, q = form.rows(g.astype(dtype), (mu, beta))
+    vectors = (mu, beta) if tilt is None else (mu, beta, tilt.time)
+    p, q, *r = form.rows(g.astype(dtype), vectors)
     big = through_a(p, q, kappa, n)
     a, b, q, big = form.hold_numbers(a, b, q, big)
     g, z = form.hold_images(g, z)
-    sums = form.columns([a, b], g, dtype), _times(scale, form.columns([big, q], z, dtype))
-    sums = jnp.concatenate(sums)
+    of_g, of_y = [a, b], [big, q]
+    g_d, g_e, g_tau = pull_shifts(big, q, kappa, n)
+    if tilt is not None:
+        lean = tilt.t / tau
+        lean, pull = form.hold_numbers(lean, lean * g_tau)
+        of_g, of_y = [*of_g, tilt.t], [*of_y, pull, lean]
+    of_g = form.columns(of_g, g, dtype)
+    of_y = _columns_of_points(form, of_y, z, scale, tilt, dtype)
+    sums = jnp.concatenate([of_g[:2], of_y[:2]])
     (_, a_q), _, (a_d, _), (q_d, q_e) = jnp.sum(sums[:, None] * jnp.stack([mu, beta])[None], axis=2)
     dots = Products(a_q, a_d, q_d, q_e)
     g_beta, eta, eta_t = pull_mean(Columns(*sums), dots, mu, beta, kappa, n, tau.size)
-    g_d, g_e, g_tau = pull_shifts(big, q, kappa, n)
     omega = (g_tau + eta_t) / tau
     g_d, g_e, omega = form.hold_numbers(g_d, g_e, omega)
     g, z = form.hold_images(g, z)
     # (D76)
     g_y = g.astype(dtype) + g_d[..., None] * row(mu, g) + g_e[..., None] * row(beta, g)
-    g_y = g_y + omega[..., None] * _times(scale, z.astype(dtype)) + row(eta, g)
+    g_y = g_y + omega[..., None] * points(z, scale, tilt, dtype) + row(eta, g)
     # `s out` is a function of `(s y, s beta)` alone: Euler's theorem, by numbers a point (D83).
     along = g_d * d + g_e * e + omega * (tau * tau - 1 / kappa) - a * p - b * q
     along = jnp.sum(along) + tau.size * n.length * jnp.sum(eta * mu) + jnp.sum(g_beta * beta)
-    return _times(scale, g_y).astype(z.dtype), g_beta, along / (2 * kappa)
-
-
-def _by_platform(function: Callable, *arguments: Any) -> Any:
-    """Run `function(form, ...)` in the form of the device that it is lowered for.
-
-    Where types tell how arrays lie on a mesh, in the form whose sums keep all axes apart.
-    """
-    if any(spec(leaf) for leaf in jax.tree.leaves(arguments)):
-        return function(TPU, *arguments)
-    forms = {"cpu": CPU, "cuda": GPU, "rocm": GPU, "tpu": TPU, "default": TPU}
-    branches: Any = {name: functools.partial(function, form) for name, form in forms.items()}
-    return lax.platform_dependent(*arguments, **branches)
-
-
-def varying(array: Array) -> frozenset:
-    """The axes of a mesh that an array varies over inside `jax.shard_map`."""
-    kind: Any = jax.typeof(array)
-    if hasattr(kind, "vma"):
-        return kind.vma
-    return getattr(getattr(kind, "mat", None), "varying", frozenset())  # from jax 0.10 on
-
-
-def alike(*arrays: Array) -> tuple[Array, ...]:
-    """The arrays, all varying over the same axes of a mesh inside `jax.shard_map`.
-
-    A derivative of one's own must return cotangents that vary as the arguments do.
-    """
-    if not hasattr(jax, "typeof"):  # a JAX that does not tell what varies
-        return arrays
-    every = frozenset().union(*map(varying, arrays))
-    missing = [tuple(every - varying(array)) for array in arrays]
-    pairs = zip(arrays, missing, strict=True)
-    return tuple(_vary(x, axes) if axes else x for x, axes in pairs)
-
-
-def _vary(x: Array, axes: tuple) -> Array:
-    module: Any = lax  # of which each version has one
-    if hasattr(module, "pcast"):
-        return module.pcast(x, axes, to="varying")
-    return module.pvary(x, axes)
+    g_tilt = None
+    if tilt is not None:
+        # (D77): without another pass over g_y.
+        t_d, t_e, t = (jnp.sum(tilt.t * i) for i in (g_d, g_e, jnp.ones_like(tau)))
+        g_time = -(of_g[2] + t_d * mu + t_e * beta + t * eta + of_y[2] + eta_t * of_y[3])
+        mu_v, beta_v, eta_v = (jnp.sum(v * tilt.time) for v in (mu, beta, eta))
+        g_t = -(r[0] + g_d * mu_v + g_e * beta_v + omega * f + eta_v)  # (D78)
+        g_tilt = Tilt(g_t, g_time)
+    return _times(scale, g_y).astype(z.dtype), g_beta, along / (2 * kappa), g_tilt
 
 
 @jax.custom_jvp
@@ -243,17 +169,17 @@ def center_batch(y: Array, beta: Array, kappa: Array) -> tuple[Array, Array]:
 
 def keep(*arguments: Any) -> Any:
     """`forward` in the form of the device."""
-    return _by_platform(forward, *arguments)
+    return by_platform(forward, *arguments)
 
 
-def pull_back(kept: _Residuals, g: Array) -> tuple[Array, Array, Array]:
+def pull_back(kept: Residuals, g: Array) -> tuple[Array, Array, Array]:
     """`backward` in the form of the device: the transpose of `push_forward`."""
-    return _by_platform(backward, kept, g)
+    return by_platform(backward, kept, g)[:3]
 
 
-def push_forward(kept: _Residuals, dz: Array, dscale: Any, dbeta: Any, dkappa: Any) -> Array:
+def push_forward(kept: Residuals, dz: Array, dscale: Any, dbeta: Any, dkappa: Any) -> Array:
     """The tangent of the centred points; None for a tangent is 0."""
-    z, scale, beta, kappa, tau, d, e, mu, n = kept
+    z, scale, beta, kappa, _, tau, d, e, _, mu, n = kept
     z, dz = z.astype(kappa.dtype), dz.astype(kappa.dtype)
     y, dy = _times(scale, z), _times(scale, dz)
     dy = dy if dscale is None else dy + row(dscale, z) * z
@@ -285,7 +211,7 @@ def conv_center(x, space, scale, beta, kappa, window):
 
 def _keep_conv(x, space, scale, beta, kappa, window):
     # Held, for the sum of `pull_conv`: made again it would be brought to another order.
-    (kernel,) = _hold(space.astype(x.dtype))
+    (kernel,) = hold(space.astype(x.dtype))
     results, kept = keep(conv_images(x, kernel, window), scale, beta, kappa)
     return results, (x, kernel, kept)
 

@@ -17,6 +17,7 @@ from lorentz_jax._src import centering
 from lorentz_jax._src import kernels as _kernels
 from lorentz_jax._src.arguments import spec
 from lorentz_jax._src.conv import conv_images, conv_tangent
+from lorentz_jax._src.forms import varying
 from lorentz_jax._src.linear_map import linear_map
 
 KERNELS = ("xla", "pallas")
@@ -72,7 +73,7 @@ def takes(x: Array, space: Array, *others: Array) -> bool:
     """Whether kernels of our own are wanted, and can be had, for a convolution."""
     if not wanted() or space.shape[-1] > _kernels.MAX_WIDTH:
         return False
-    alone = not any(spec(a) or centering.varying(a) for a in (x, space, *others))
+    alone = not any(spec(a) or varying(a) for a in (x, space, *others))
     return alone and math.prod(x.shape[:-1]) * space.shape[-1] < 2**31  # they count in 32 bits
 
 

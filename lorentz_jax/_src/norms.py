@@ -7,6 +7,7 @@ from jax.typing import ArrayLike
 
 from lorentz_jax._src import centering as _centering
 from lorentz_jax._src.arguments import as_array, check_shapes, compute_dtype, kappa_beside, row
+from lorentz_jax._src.forms import alike
 from lorentz_jax._src.plain import point_time, precise, shifts, time_of, to_hyperboloid
 from lorentz_jax._src.scalars import divide, safe_norm
 
@@ -111,7 +112,7 @@ def center_batch(x: ArrayLike, beta: ArrayLike, kappa: ArrayLike) -> tuple[Array
         raise ValueError(f"the mean of no points is undefined, x has shape {x.shape}")
     kappa = kappa_beside(x, kappa)
     points = x[None] if x.ndim == 1 else x
-    arguments = _centering.alike(points, beta.astype(kappa.dtype), kappa)
+    arguments = alike(points, beta.astype(kappa.dtype), kappa)
     y, mean = _centering.center_batch(*arguments)
     return y.reshape(x.shape), lax.stop_gradient(mean)
 

@@ -27,7 +27,7 @@ from lorentz_jax._src.arguments import (
     row,
     spec,
 )
-from lorentz_jax._src.centering import alike, center_batch
+from lorentz_jax._src.centering import center_batch
 from lorentz_jax._src.conv import (
     Padding,
     Window,
@@ -37,6 +37,7 @@ from lorentz_jax._src.conv import (
     window_arguments,
     window_sum,
 )
+from lorentz_jax._src.forms import alike
 from lorentz_jax._src.pairs import minkowski
 from lorentz_jax._src.plain import combine, lorentz_length
 

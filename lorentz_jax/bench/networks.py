@@ -26,6 +26,8 @@ PALLAS = ", pallas"
 TRANSFORMER_ARMS = ("lorentz-vit", "lorentz-vit, no bias")
 TRAINED = (BASE, "euclidean, norm by hand", "lorentz", "lorentz, plain", "hcnn", "poincare")
 """Arms of the training step: models, and variants of them after a comma (see `build`)."""
+COMPILED = ("lorentz, pallas", "lorentz, bias")
+"""More of them, which `bench.py accelerator` compiles."""
 
 
 @dataclass(frozen=True)
@@ -108,15 +110,15 @@ def build(name: str, sizes: Sizes) -> Network:
     """Build the network of an arm, with 10 classes.
 
     The variants are "norm by hand", with `HandWrittenBatchNorm`; "plain", whose convolutions and
-    norms are not fused; "pallas", which differs where it is compiled (`PALLAS`); and "no bias", of
-    a vision transformer.
+    norms are not fused; "pallas", which differs where it is compiled (`PALLAS`); "bias", of a
+    Lorentz network, whose convolutions have one; and "no bias", of a vision transformer.
     """
     model_name, _, variant = name.partition(", ")
     options: dict[str, Any] = {} if model_name in FLAT else {"kappa": sizes.kappa}
     if model_name in TRANSFORMERS:
         options |= {"image_size": sizes.pixels, "patch_size": sizes.patch, "heads": 4}
-    if variant == "no bias":
-        options["use_bias"] = False
+    if variant in ("bias", "no bias"):
+        options["use_bias"] = variant == "bias"
     make: Any = MODELS[model_name]
     model = make(sizes.stages, sizes.width, 10, 3, rngs=nnx.Rngs(0), **options)
     units: list[Any] = [unit for _, unit in nnx.iter_modules(model) if isinstance(unit, ConvNorm)]

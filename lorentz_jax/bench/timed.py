@@ -227,7 +227,7 @@ class Accelerator(Network):
         """Refuse parts, dtypes, networks and devices that there are not, too."""
         super().check()
         convergence.check_name(self.part, accelerator.PARTS, "part")
-        self._check_models(self.models, tuple({*RESNETS, *networks.TRAINED, "lorentz, pallas"}))
+        self._check_models(self.models, tuple({*RESNETS, *networks.TRAINED, *networks.COMPILED}))
         if self.part == "conv" and self.models != ("lorentz",):
             raise ValueError(f"--models goes with networks, --part conv has {layers.CONVOLUTIONS}")
         if self.peers and self.part != "conv":
