@@ -35,6 +35,7 @@ from lorentz_jax._src.arguments import (
 from lorentz_jax._src.attention import SCORES, attention
 from lorentz_jax._src.conv import Padding
 from lorentz_jax._src.forms import alike as _alike
+from lorentz_jax._src.forms import relu as _relu
 from lorentz_jax._src.fused import kernels
 from lorentz_jax._src.lorentzian import lorentzian, scale_distance
 from lorentz_jax._src.norms import batch_mean, center, center_batch, layer_norm, weight_norm
@@ -240,7 +241,8 @@ def conv_center(
         arguments = _alike(x, space, scale, beta, kappa)
         results = _centering.conv_center(*arguments, window)
     out = results[0] if added is None else results[0] + added
-    return jax.nn.relu(out) if relu else out, lax.stop_gradient(results[1])
+    ramp = jax.nn.relu if normals.time is None else _relu
+    return ramp(out) if relu else out, lax.stop_gradient(results[1])
 
 
 def mlr(x: ArrayLike, normals: Normals, kappa: ArrayLike, scale: str | None = "inside") -> Array:

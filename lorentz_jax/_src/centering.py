@@ -110,12 +110,14 @@ def forward(form: Form, z, scale, beta, kappa, tilt=None):
 
 
 def _columns_of_points(form, numbers, z, scale, tilt, dtype):
-    """Sums over all points of each number times y."""
+    """Sums over all points of each number times y, and times t."""
     sums = _times(scale, form.columns(numbers, z, dtype))
     if tilt is None:
-        return sums
-    along = jnp.stack([jnp.sum(n * tilt.t) for n in numbers])
-    return sums - along[:, None] * tilt.time[None]
+        return sums, None
+    # Small sums cost a device more to start than to do, so this is one.
+    along = jnp.stack([n.reshape(-1) for n in numbers]) * tilt.t.reshape(1, -1)
+    along = jnp.sum(along, axis=1)
+    return sums - along[:, None] * tilt.time[None], along
 
 
 def backward(form: Form, kept: Residuals, g):
@@ -136,7 +138,7 @@ def backward(form: Form, kept: Residuals, g):
         lean, pull = form.hold_numbers(lean, lean * g_tau)
         of_g, of_y = [*of_g, tilt.t], [*of_y, pull, lean]
     of_g = form.columns(of_g, g, dtype)
-    of_y = _columns_of_points(form, of_y, z, scale, tilt, dtype)
+    of_y, along_t = _columns_of_points(form, of_y, z, scale, tilt, dtype)
     sums = jnp.concatenate([of_g[:2], of_y[:2]])
     (_, a_q), _, (a_d, _), (q_d, q_e) = jnp.sum(sums[:, None] * jnp.stack([mu, beta])[None], axis=2)
     dots = Products(a_q, a_d, q_d, q_e)
@@ -153,7 +155,8 @@ def backward(form: Form, kept: Residuals, g):
     g_tilt = None
     if tilt is not None:
         # (D77): without another pass over g_y.
-        t_d, t_e, t = (jnp.sum(tilt.t * i) for i in (g_d, g_e, jnp.ones_like(tau)))
+        t_d, t_e, _ = pull_shifts(*along_t[:2], kappa, n)
+        t = jnp.sum(tilt.t)
         g_time = -(of_g[2] + t_d * mu + t_e * beta + t * eta + of_y[2] + eta_t * of_y[3])
         mu_v, beta_v, eta_v = (jnp.sum(v * tilt.time) for v in (mu, beta, eta))
         g_t = -(r[0] + g_d * mu_v + g_e * beta_v + omega * f + eta_v)  # (D78)

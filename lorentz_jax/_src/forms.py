@@ -114,6 +114,26 @@ def by_platform(function: Callable, *arguments: Any, cpu: Callable | None = None
     return lax.platform_dependent(*arguments, **branches | ({"cpu": cpu} if cpu else {}))
 
 
+@jax.custom_jvp
+def relu(x: Array) -> Array:
+    """ReLU of points whose squares come next, as the time of the next layer's patches needs them.
+
+    On a GPU its derivative looks at the result, which that layer keeps. Else x would be written,
+    too, and a second kernel would read it for the result and its squares.
+    """
+    return jax.nn.relu(x)
+
+
+@relu.defjvp
+def _relu_jvp(primals, tangents):
+    (x,), (dx,) = primals, tangents
+    out = relu(x)
+    held = lambda x, out: hold(out)[0]  # noqa: E731
+    branches: Any = {"cuda": held, "rocm": held, "default": lambda x, out: x}
+    seen = lax.platform_dependent(x, out, **branches)
+    return out, jnp.where(seen > 0, dx, 0)
+
+
 def varying(array: Array) -> frozenset:
     """The axes of a mesh that an array varies over inside `jax.shard_map`."""
     kind: Any = jax.typeof(array)

@@ -19,7 +19,7 @@ from flax import nnx
 from jax import Array
 
 from lorentz_jax import nn
-from lorentz_jax._src import fused
+from lorentz_jax._src import forms, fused
 from lorentz_jax._src.arguments import check_sizes
 from lorentz_jax.models.network import Network, check_stages
 from lorentz_jax.models.variance import VarianceBatchNorm
@@ -32,6 +32,10 @@ __all__ = ["BasicBlock", "ConvNorm", "Layers", "LorentzResNet", "ResNet", "relu"
 def relu(x: Array, kappa: Any = None) -> Array:
     """Apply ReLU to space parts: the Lorentzian activation between two layers of one curvature."""
     return jax.nn.relu(x)
+
+
+def _relu_before_bias(x: Array, kappa: Any = None) -> Array:
+    return forms.relu(x)
 
 
 def residual(y: Array, x: Array, kappa: Any = None) -> Array:
@@ -313,6 +317,7 @@ class LorentzResNet(ResNet):
             norm=partial(batch_norm, momentum=momentum, **common),
             head=partial(nn.LorentzMLR, learn_kappa=kappa_per_layer, scale=scale, **common),
             conv_norm=nn.conv_norm if centering else None,
+            relu=_relu_before_bias if use_bias else relu,
             kappa=learned if kappa_per_layer else None,
         )
         options = {
