@@ -98,7 +98,7 @@ def _product(x, space, time, kappa):
     z = jnp.matmul(x, space.astype(x.dtype), preferred_element_type=dtype)
     if time is not None:
         squares = jnp.sum(jnp.square(x.astype(dtype)), axis=-1, keepdims=True)
-        z = z + _conv.rank_one(jnp.sqrt(1 / kappa + squares), -time)
+        z = _conv.less_rank_one(z, jnp.sqrt(1 / kappa + squares), time)
     return z
 
 

@@ -4,11 +4,14 @@ import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
+from jax.custom_derivatives import SymbolicZero
 
 from lorentz_jax._src.arguments import check_sizes, row
+from lorentz_jax._src.forms import hold, on_gpu
 
 Padding = str | int | Sequence[int | tuple[int, int]] | None
 """None for (k - 1)//2 on both sides, an int, an int or a pair for each axis, or "SAME"/"VALID"."""
@@ -130,6 +133,39 @@ def rank_one(t, time):
         return jnp.matmul(t, time.astype(t.dtype)[None], precision=lax.Precision.HIGHEST)
     by_group = time.astype(t.dtype).reshape(t.shape[-1], -1)
     return (t[..., None] * row(by_group, t[..., None])).reshape(*t.shape[:-1], time.size)
+
+
+@jax.custom_jvp
+def less_rank_one(z: Array, t: Array, time: Array) -> Array:
+    """`z - t v_t`, for products of matrices z of points whose times t are `(..., 1)`.
+
+    On a GPU it is `(z/t - v_t) t`: XLA takes a number or a vector into the kernel of the product,
+    but not what is made of both.
+    """
+    return on_gpu(_in_steps, _less_rank_one, z, t, time.astype(z.dtype))
+
+
+def _in_steps(z, t, time):
+    (t,) = hold(t)  # or its sum would split the chain
+    return (z / t - row(time, z)) * t
+
+
+def _less_rank_one(z, t, time):
+    return z + rank_one(t, -time)
+
+
+def _less_rank_one_jvp(primals, tangents):
+    live = [i for i, tangent in enumerate(tangents) if not isinstance(tangent, SymbolicZero)]
+
+    def of_live(*values):
+        given = dict(zip(live, values, strict=True))
+        return _less_rank_one(*(given.get(i, primal) for i, primal in enumerate(primals)))
+
+    of, along = ([values[i] for i in live] for values in (primals, tangents))
+    return less_rank_one(*primals), jax.jvp(of_live, of, along)[1]
+
+
+less_rank_one.defjvp(_less_rank_one_jvp, symbolic_zeros=True)
 
 
 def conv_product(x, space, time, t, window: Window):

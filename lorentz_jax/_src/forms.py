@@ -114,6 +114,17 @@ def by_platform(function: Callable, *arguments: Any, cpu: Callable | None = None
     return lax.platform_dependent(*arguments, **branches | ({"cpu": cpu} if cpu else {}))
 
 
+def on_gpu(gpu: Callable, other: Callable, *arguments: Any) -> Any:
+    """Run `gpu(...)` where it is lowered for a GPU, and `other(...)` elsewhere.
+
+    Where types tell how arrays lie on a mesh, that is everywhere.
+    """
+    if any(spec(leaf) for leaf in jax.tree.leaves(arguments)):
+        return other(*arguments)
+    branches: Any = {"cuda": gpu, "rocm": gpu, "default": other}
+    return lax.platform_dependent(*arguments, **branches)
+
+
 @jax.custom_jvp
 def relu(x: Array) -> Array:
     """ReLU of points whose squares come next, as the time of the next layer's patches needs them.
@@ -128,9 +139,7 @@ def relu(x: Array) -> Array:
 def _relu_jvp(primals, tangents):
     (x,), (dx,) = primals, tangents
     out = relu(x)
-    held = lambda x, out: hold(out)[0]  # noqa: E731
-    branches: Any = {"cuda": held, "rocm": held, "default": lambda x, out: x}
-    seen = lax.platform_dependent(x, out, **branches)
+    seen = on_gpu(lambda x, out: hold(out)[0], lambda x, out: x, x, out)
     return out, jnp.where(seen > 0, dx, 0)
 
 

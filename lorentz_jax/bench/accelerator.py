@@ -28,9 +28,9 @@ from lorentz_jax.bench.timing import environment
 from lorentz_jax.inference import compile_cached_v
 from lorentz_jax.training.state import merge, split
 
-PARTS = ("training", "block", "inference", "conv")
+PARTS = ("training", "block", "inference", "conv", "layer")
 """What can be compiled: a training step, a block or a 3x3 convolution forward and backward,
-compiled inference."""
+compiled inference, the inference of one fully connected layer."""
 
 _H100 = """gpu_device_info {
   threads_per_block_limit: 1024
@@ -153,12 +153,15 @@ def program(part: str, name: str, sizes: Sizes, dtype: Any) -> tuple[Callable, t
 
     Args:
         part: one of `PARTS`. A block is the first of the network, its input one of its outputs.
-        name: an arm of `networks.build`; for "conv", one of `layers.CONVOLUTIONS`.
+        name: an arm of `networks.build`; for "conv", one of `layers.CONVOLUTIONS`; for "layer", of
+            `layers.LAYERS`.
         sizes: of network and batch.
         dtype: what the network computes in.
     """
     if part == "conv":
         return layers.convolution(name, sizes.width, sizes.batch, sizes.kappa, dtype)
+    if part == "layer":
+        return layers.linear_layer(name, sizes.width, sizes.batch, sizes.kappa, dtype)
     images = sizes.images()[0]
     if part == "training":
         return training_step(name, sizes, dtype)

@@ -63,6 +63,33 @@ def linear_arms(kappa: float) -> dict[str, tuple[Callable, Callable]]:
     }
 
 
+def linear_layer(
+    name: str, width: int, batch: int, kappa: float = 1.0, dtype: Any = jnp.float32
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """Return the inference of one layer of `width` inputs and outputs, and its arguments.
+
+    Args:
+        name: one of `linear_arms`.
+        width: inputs, and outputs.
+        batch: points.
+        kappa: curvature -kappa.
+        dtype: of the points, and of weights and the space part of a cache.
+    """
+    make, layer = linear_arms(kappa)[name]
+    x, w, b = _drawn(width, batch)
+    made = jax.jit(make)(w, b)
+    half = jax.tree.map(lambda a: a.astype(dtype) if a.ndim == 2 or name == BASE else a, made)
+    return layer, (x.astype(dtype), *half)
+
+
+def _drawn(width: int, batch: int) -> tuple[Array, Array, Array]:
+    """Points, weights and biases."""
+    keys = jax.random.split(jax.random.key(0), 3)
+    x = jax.random.normal(keys[0], (batch, width)) / width**0.5
+    w = jax.random.normal(keys[1], (width, width)) / width**0.5
+    return x, w, 0.1 * jax.random.normal(keys[2], (width,))
+
+
 def linear_inference(
     width: int, batch: int = 512, seconds: float = 5.0, kappa: float = 1.0, peers: bool = False
 ) -> list[Row]:
@@ -70,10 +97,7 @@ def linear_inference(
 
     `peers` adds the layer of `bench.external`; `ValueError` where its package is missing.
     """
-    keys = jax.random.split(jax.random.key(0), 3)
-    x = jax.random.normal(keys[0], (batch, width)) / width**0.5
-    w = jax.random.normal(keys[1], (width, width)) / width**0.5
-    b = 0.1 * jax.random.normal(keys[2], (width,))
+    x, w, b = _drawn(width, batch)
     arms = {
         name: compile_arm(layer, x, *jax.jit(make)(w, b))
         for name, (make, layer) in linear_arms(kappa).items()
@@ -128,6 +152,8 @@ def convolution(
     return jax.value_and_grad(loss, numbers), (cotangent, *arguments)
 
 
+LAYERS = (BASE, "fgg cached", "fgg")
+"""The layers that `bench.py accelerator` compiles."""
 CONVOLUTIONS = (BASE, "fgg", external.NAME)
 """Names of the convolutions that there are."""
 

@@ -211,15 +211,16 @@ class Accelerator(Network):
     target: str = "h100"
     """`h100` or `v5e` to compile for one; `local` for the device of this machine, timed too."""
     part: str = "training"
-    """`training`, a step; `block` or `conv`, one block or convolution forward and backward; or
-    `inference`, compiled."""
+    """`training`, a step; `block` or `conv`, one block or convolution forward and backward;
+    `inference`, compiled; or `layer`, the inference of one fully connected layer."""
     width: int = 64
     batch: int = 128
     precision: str = "bfloat16"
     """`float32` or `bfloat16`."""
     models: tuple[str, ...] = ("lorentz",)
     """Arms beside the Euclidean network: keys of `models.RESNETS` or of the training step, or
-    `"lorentz, pallas"` with kernels of our own. A part `conv` has one arm, `fgg`."""
+    `"lorentz, pallas"` with kernels of our own, `"lorentz, bias"` with biases. A part `conv`
+    has one arm, `fgg`; a part `layer` has `fgg` and `fgg cached`."""
     peers: bool = False
     """Add the convolution of the hyperbolix package, which must be installed, to a part `conv`."""
 
@@ -228,8 +229,11 @@ class Accelerator(Network):
         super().check()
         convergence.check_name(self.part, accelerator.PARTS, "part")
         self._check_models(self.models, tuple({*RESNETS, *networks.TRAINED, *networks.COMPILED}))
-        if self.part == "conv" and self.models != ("lorentz",):
-            raise ValueError(f"--models goes with networks, --part conv has {layers.CONVOLUTIONS}")
+        arms = {"conv": layers.CONVOLUTIONS, "layer": layers.LAYERS}
+        if self.part in arms and self.models != ("lorentz",):
+            raise ValueError(
+                f"--models goes with networks, --part {self.part} has {arms[self.part]}"
+            )
         if self.peers and self.part != "conv":
             raise ValueError(f"--peers goes with --part conv, got {self.part}")
         convergence.check_name(self.precision, ("float32", "bfloat16"), "precision")
@@ -239,7 +243,8 @@ class Accelerator(Network):
         """Compile and print the table."""
         title = f"{self.part}, width={self.width} batch={self.batch} {self.precision}"
         sizes, dtype = self._sizes(self.batch), jax.numpy.dtype(self.precision)
-        arms = layers.CONVOLUTIONS[: 2 + self.peers] if self.part == "conv" else self.models
+        of_part = {"conv": layers.CONVOLUTIONS[: 2 + self.peers], "layer": layers.LAYERS}
+        arms = of_part.get(self.part, self.models)
         options = (self.part, arms, sizes, dtype, self.target, self.seconds or 5)
         tables = [(title, accelerator.table(*options))]
         return accelerator.run(tables, self.target), accelerator.plot

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lorentz_jax import functional
-from lorentz_jax._src import biased, forms
+from lorentz_jax._src import biased, conv, forms
 from lorentz_jax.hyperplane import factored_normals, normals
 from tests.compiled import enable_x64, quick_jit
 
@@ -167,3 +167,34 @@ def test_the_form_is_that_of_the_device_it_is_lowered_for():
     assert products == {"cpu": 5, "cuda": 2, "tpu": 0}
     held = [name for name, t in texts.items() if "optimization_barrier" in t]
     assert held == ["cuda"]
+
+
+def test_steps_of_a_linear_layer_on_a_gpu_are_its_formula(x64, monkeypatch):
+    monkeypatch.setattr(conv, "on_gpu", lambda gpu, other, *arguments: gpu(*arguments))
+    draw = lambda *shape: np.random.default_rng(1).normal(size=shape)  # noqa: E731
+    arguments = tuple(map(jnp.asarray, (draw(2, 5, 4), np.exp(draw(2, 5, 1)), draw(4))))
+
+    def every(function):
+        def loss(*a):
+            return jnp.sum(jnp.sin(function(*a)))
+
+        @quick_jit
+        def run(*a):
+            alone = jax.jvp(lambda time: function(*a[:2], time), a[2:], a[2:])[1]
+            hessian = jax.hessian(loss, range(3))(*a)
+            return function(*a), jax.jvp(function, a, a)[1], alone, hessian
+
+        return jax.tree.leaves(run(*arguments))
+
+    want = every(lambda z, t, time: z - t * time)
+    for a, b in zip(every(conv.less_rank_one), want, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12 * np.abs(b).max())
+
+
+def test_relu_on_a_gpu_has_the_derivative_of_relu(monkeypatch):
+    monkeypatch.setattr(forms, "on_gpu", lambda gpu, other, *arguments: gpu(*arguments))
+    x = jnp.asarray([-2.0, -0.0, 0.0, 1e-45, 3.0, jnp.inf])
+    ours, theirs = (jax.jvp(f, (x,), (x - 5,)) for f in (forms.relu, jax.nn.relu))
+    np.testing.assert_array_equal(ours, theirs)
+    slope = jax.vmap(jax.grad(forms.relu))(x)
+    np.testing.assert_array_equal(slope, jax.vmap(jax.grad(jax.nn.relu))(x))
