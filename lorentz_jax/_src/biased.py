@@ -20,7 +20,7 @@ from jax import Array
 from lorentz_jax._src import centering
 from lorentz_jax._src.arguments import row
 from lorentz_jax._src.conv import conv_images, conv_tangent, patch_time, sum_inputs, window_sum
-from lorentz_jax._src.forms import Form, by_platform
+from lorentz_jax._src.forms import Form, by_platform, hold
 from lorentz_jax._src.linear_map import linear_map
 from lorentz_jax._src.plain import point_time, precise, shifts, time_of, to_hyperboloid
 from lorentz_jax._src.scalars import divide
@@ -33,6 +33,7 @@ class _Residuals(NamedTuple):
     """What the backward pass keeps: arguments, then rows of one number a pixel and the result.
 
     Attributes:
+        kernel: the space part as an accelerator's convolution has it, in the dtype of x.
         t, tau: times of the patch and of the pixel `(pixels, 1)`.
         d, e, f: products of the pixel with mu, beta and the time row.
         a, b: by how much of mu and of beta the pixel moves (`plain.shifts`).
@@ -47,6 +48,7 @@ class _Residuals(NamedTuple):
     time: Array
     beta: Array
     kappa: Array
+    kernel: Array
     t: Array
     stored: Array
     tau: Array
@@ -106,20 +108,21 @@ def _forward(window, x, space, unit_scale, time, beta, kappa):
     m = jnp.sum(mu * beta)
     a, b = shifts(d, e, tau, m, mu_t, beta_t, kappa)
     out = (y + a * mu[None] + b * beta[None]).astype(x.dtype).reshape(shape)  # (D70)
-    arguments = (x, space, unit_scale, time, beta, kappa)
+    arguments = (x, space, unit_scale, time, beta, kappa, space.astype(x.dtype))
     n = Constants(mu_t, beta_t, m, mean_t / mu_t)
     return (out, mu), _Residuals(*arguments, t, stored, tau, d, e, f, a, b, mu, n, out)
 
 
 def _forward_in(form: Form, window, x, space, unit_scale, time, beta, kappa):
     t = patch_time(x, kappa, space.shape[:-2], window)[..., 0]
-    z = conv_images(x, space, window)
+    (kernel,) = hold(space.astype(x.dtype))  # as in `centering.conv_center`
+    z = conv_images(x, kernel, window)
     tilt = centering.Tilt(t, time)
     (out, mu), kept = centering.forward(form, z, unit_scale, beta, kappa, tilt)
     a, b = plain_shifts(kept.d, kept.e, kept.tau, kappa, kept.constants)
     numbers = (n.reshape(-1, 1) for n in (t, kept.tau, kept.d, kept.e, kept.f, a, b))
     t, tau, d, e, f, a, b = numbers
-    arguments = (x, space, unit_scale, time, beta, kappa)
+    arguments = (x, space, unit_scale, time, beta, kappa, kernel)
     return (out, mu), _Residuals(*arguments, t, z, tau, d, e, f, a, b, mu, kept.constants, out)
 
 
@@ -258,7 +261,7 @@ def _backward_in(form: Form, window, kept: _Residuals, g):
     tilt, points = centering.Tilt(t, time), (tau, d, e, f, kept.mu, kept.constants)
     ours = centering.Residuals(kept.stored, scale, beta, kappa, tilt, *points)
     g_z, g_beta, g_kappa, (g_t, g_time) = centering.backward(form, ours, g)
-    g_x, g_space, g_scale = centering.pull_conv(x, space.astype(x.dtype), scale, g_z, window)
+    g_x, g_space, g_scale = centering.pull_conv(x, kept.kernel, scale, g_z, window)
     by_square = g_t / (2 * t)
     g_x = g_x.astype(dtype) + _through_squares(x, space, by_square[..., None], window)
     g_kappa = g_kappa - jnp.sum(by_square) / (kappa * kappa)  # t's own
