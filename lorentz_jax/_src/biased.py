@@ -264,7 +264,7 @@ def _backward_in(form: Form, window, kept: _Residuals, g):
     g_x, g_space, g_scale = centering.pull_conv(x, kept.kernel, scale, g_z, window)
     by_square = g_t / (2 * t)
     g_x = g_x.astype(dtype) + _through_squares(x, space, by_square[..., None], window)
-    g_kappa = g_kappa - jnp.sum(by_square) / (kappa * kappa)  # t's own
+    g_kappa = g_kappa - jnp.sum(by_square) / (kappa * kappa)  # (D84)
     return g_x.astype(x.dtype), g_space, g_scale, g_time, g_beta, g_kappa
 
 

@@ -114,9 +114,7 @@ def _columns_of_points(form, numbers, z, scale, tilt, dtype):
     sums = _times(scale, form.columns(numbers, z, dtype))
     if tilt is None:
         return sums, None
-    # Small sums cost a device more to start than to do, so this is one.
-    along = jnp.stack([n.reshape(-1) for n in numbers]) * tilt.t.reshape(1, -1)
-    along = jnp.sum(along, axis=1)
+    along = form.totals(numbers, tilt.t)
     return sums - along[:, None] * tilt.time[None], along
 
 

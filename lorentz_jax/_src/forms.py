@@ -25,6 +25,8 @@ class Form(NamedTuple):
             shape of y without its last axis. None in place of a vector stands for y itself.
         columns: `(numbers, y, dtype) -> (k, D)`, for k numbers a point: sums over all points of
             the number times the point.
+        totals: `(numbers, t) -> (k,)`, for k numbers a point: sums over all points of the number
+            times another number t.
         hold_images: returns its arguments. XLA makes none of them again for what comes behind it,
             nor joins what comes before and behind it to one kernel.
         hold_numbers: the same for arrays of one number a point.
@@ -32,6 +34,7 @@ class Form(NamedTuple):
 
     rows: Callable[[Array, Sequence[Any]], Sequence[Array]]
     columns: Callable[[Sequence[Array], Array, Any], Array]
+    totals: Callable[[Sequence[Array], Array], Array]
     hold_images: Callable[..., Sequence[Array]]
     hold_numbers: Callable[..., Sequence[Array]]
 
@@ -87,6 +90,16 @@ def _tpu_columns(numbers, y, dtype):
     return (_split_columns if split else _plain_columns)(numbers, y, dtype)
 
 
+def _flat_totals(numbers, t):
+    # Of the array that the product for the columns reads; small sums cost more to start than to do.
+    flat = jnp.stack([n.reshape(-1) for n in numbers])
+    return jnp.sum(flat * t.reshape(1, -1), axis=1)
+
+
+def _plain_totals(numbers, t):
+    return jnp.stack([jnp.sum(n * t) for n in numbers])
+
+
 def hold(*arrays):
     # A JAX older than `jax.typeof` cannot map barriers.
     return lax.optimization_barrier(arrays) if hasattr(jax, "typeof") else arrays
@@ -96,9 +109,9 @@ def _pass_on(*arrays):
     return arrays
 
 
-CPU = Form(_skinny_rows, _skinny_columns, _pass_on, hold)
-GPU = Form(_variadic_rows, _gpu_columns, hold, _pass_on)
-TPU = Form(_plain_rows, _tpu_columns, _pass_on, _pass_on)
+CPU = Form(_skinny_rows, _skinny_columns, _flat_totals, _pass_on, hold)
+GPU = Form(_variadic_rows, _gpu_columns, _flat_totals, hold, _pass_on)
+TPU = Form(_plain_rows, _tpu_columns, _plain_totals, _pass_on, _pass_on)
 
 
 def by_platform(function: Callable, *arguments: Any, cpu: Callable | None = None) -> Any:
