@@ -171,10 +171,10 @@ def conv_center(
 ) -> tuple[Array, Array]:
     """Apply `y = conv(x)` and `center(y, batch_mean(y), beta)` in one step.
 
-    Its hand-written backward pass keeps fewer arrays than autodiff of the three, and is arranged for
-    the device that it is compiled for; forward mode works too. In half precision a GPU or TPU rounds
-    the ordinary convolution before it takes `t v_t` away, a CPU afterwards. Gradients flow through the mean and reach kappa; the returned mean is for running
-    statistics and carries none.
+    Its hand-written backward pass keeps fewer arrays than autodiff of the three, and is arranged
+    for the device that it is compiled for; forward mode works too. Gradients flow through the mean
+    and reach kappa; the returned mean is for running statistics and carries none. In half precision
+    a GPU or TPU rounds the ordinary convolution before it takes `t v_t` away, a CPU afterwards.
 
     Args:
         x: Images `(N, H, W, C_in)`.

@@ -260,7 +260,8 @@ def _backward_in(form: Form, window, kept: _Residuals, g):
     t, tau, d, e, f = (n.reshape(pixels) for n in (kept.t, kept.tau, kept.d, kept.e, kept.f))
     tilt, points = centering.Tilt(t, time), (tau, d, e, f, kept.mu, kept.constants)
     ours = centering.Residuals(kept.stored, scale, beta, kappa, tilt, *points)
-    g_z, g_beta, g_kappa, (g_t, g_time) = centering.backward(form, ours, g)
+    g_z, g_beta, g_kappa, g_tilt = centering.backward(form, ours, g)
+    g_t, g_time = g_tilt
     g_x, g_space, g_scale = centering.pull_conv(x, kept.kernel, scale, g_z, window)
     by_square = g_t / (2 * t)
     g_x = g_x.astype(dtype) + _through_squares(x, space, by_square[..., None], window)

@@ -60,7 +60,7 @@ class Residuals(NamedTuple):
     tau: Array
     d: Array
     e: Array
-    f: Array | None
+    f: Any
     mu: Array
     constants: Constants
 
@@ -109,7 +109,7 @@ def forward(form: Form, z, scale, beta, kappa, tilt=None):
     return (out.astype(z.dtype), mu), Residuals(z, scale, beta, kappa, tilt, tau, d, e, f, mu, n)
 
 
-def _columns_of_points(form, numbers, z, scale, tilt, dtype):
+def _columns_of_points(form, numbers, z, scale, tilt, dtype) -> tuple[Array, Any]:
     """Sums over all points of each number times y, and times t."""
     sums = _times(scale, form.columns(numbers, z, dtype))
     if tilt is None:
@@ -150,10 +150,10 @@ def backward(form: Form, kept: Residuals, g):
     # `s out` is a function of `(s y, s beta)` alone: Euler's theorem, by numbers a point (D83).
     along = g_d * d + g_e * e + omega * (tau * tau - 1 / kappa) - a * p - b * q
     along = jnp.sum(along) + tau.size * n.length * jnp.sum(eta * mu) + jnp.sum(g_beta * beta)
-    g_tilt = None
+    g_tilt: Any = None
     if tilt is not None:
         # (D77): without another pass over g_y.
-        t_d, t_e, _ = pull_shifts(*along_t[:2], kappa, n)
+        t_d, t_e, _ = pull_shifts(along_t[0], along_t[1], kappa, n)
         t = jnp.sum(tilt.t)
         g_time = -(of_g[2] + t_d * mu + t_e * beta + t * eta + of_y[2] + eta_t * of_y[3])
         mu_v, beta_v, eta_v = (jnp.sum(v * tilt.time) for v in (mu, beta, eta))

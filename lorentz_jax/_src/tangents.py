@@ -1,6 +1,6 @@
 """Forward mode of the centring norm: how a batch moves when what it is made of moves.
 
-`center_tangent` is the transpose of the backward passes of `biased` and of `centering`. `(D160)` and
+`center_tangent` is the transpose of the backward passes of `biased` and `centering`. `(D160)` and
 so on are equations of `docs/derivations.md`, whose letters these are.
 """
 
