@@ -1,6 +1,7 @@
 """The convolution with a bias in the form of a GPU and of a TPU, against the plain functions."""
 
 import functools
+from typing import Any
 
 import jax
 import jax.export
@@ -29,7 +30,7 @@ def form(request, monkeypatch):
     return request.param
 
 
-def arguments_of(window=(3, 3), dtype=np.float64):
+def arguments_of(window=(3, 3), dtype: Any = np.float64):
     """x, direction, gain, bias and beta; of angles below 3."""
     draw = lambda *shape: np.random.default_rng(0).normal(size=shape)  # noqa: E731
     gain = np.array([0.5, -1.5, 2.0, 0.8])
@@ -154,7 +155,8 @@ def test_half_precision_rounds_images_alone(form):
 
 def test_the_form_is_that_of_the_device_it_is_lowered_for():
     arguments = arguments_of(dtype=np.float32)
-    loss = lambda *a: fused_and_plain()[0](*a, 1.0).sum()  # noqa: E731
+    fused, _ = fused_and_plain()
+    loss = lambda x, a, g, b, beta: fused(x, a, g, b, beta, 1.0).sum()  # noqa: E731
     gradient = jax.jit(jax.grad(loss, range(5)))
 
     def text(platform):
