@@ -31,6 +31,7 @@ from lorentz_jax.models import (
     BdeirMLR,
     ChenLinear,
     EuclideanHead,
+    ModelName,
     PoincareLinear,
     PoincareMLR,
     ResNet,
@@ -46,8 +47,8 @@ __all__ = ["ARMS", "Arm", "Outputs", "PointHead", "build", "centroid", "distance
 class Outputs(NamedTuple):
     """Points `(N, D)`, and logits `(N, classes)` for each level of the labels."""
 
-    points: Array
-    logits: tuple[Array, ...]
+    points: Any
+    logits: tuple[Any, ...]
 
 
 class PointHead(nnx.Module):
@@ -79,7 +80,7 @@ class Arm:
     """
 
     label: str
-    model: str
+    model: ModelName
     kappa: float | None
     linear: Callable
     classifier: Callable

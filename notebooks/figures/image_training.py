@@ -5,7 +5,7 @@ point of an image: every arm is told the whole hierarchy. All see the same image
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -110,9 +110,9 @@ class Trainer:
             lambda rngs: build(arm, dim, counts, width, stages, rngs)
         )
         of = ARMS[arm]
-        kappa = {} if of.kappa is None else {"kappa": of.kappa}
+        curved: Any = {} if of.kappa is None else {"kappa": of.kappa}
         # One epoch of the config is the whole training, along which the cosine falls.
-        config: Any = TrainConfig(model=of.model, epochs=1, **kappa)  # type: ignore[arg-type]
+        config = TrainConfig(model=of.model, epochs=1, **curved)
         params = self._values(0)[0]
         self._optimiser = optax.inject_hyperparams(
             lambda lr: make_optimiser(config, params, settings.steps, lr)
@@ -143,9 +143,7 @@ class Trainer:
 
         return step
 
-    def run(
-        self, rate: float, seed: int, classes: Sequence[int] | None = None
-    ) -> tuple[Any, float]:
+    def run(self, rate: float, seed: int, classes: Any = None) -> tuple[Any, float]:
         """Train, on the images of some classes if they are named.
 
         Returns:
@@ -163,7 +161,7 @@ class Trainer:
                 break
         return (state.params, state.stats), float(np.mean(jax.device_get(losses[-50:])))
 
-    def _batches(self, seed: int, classes: Sequence[int] | None) -> Iterator[np.ndarray]:
+    def _batches(self, seed: int, classes: Any) -> Iterator[np.ndarray]:
         """Yield the indices of as many steps, whatever the number of images."""
         known = np.arange(len(self.labels), dtype=np.int32)
         if classes is not None:
