@@ -1,6 +1,6 @@
 """The tables of `images_study`: means over seeds, and differences from the Euclidean twin."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,10 @@ from lorentz_jax.bench.style import make_table
 from .image_nets import ARMS
 from .image_training import best_rate
 
-__all__ = ["COLUMNS", "TABLES", "Column", "cell", "difference", "rows", "table", "values"]
+__all__ = [
+    "COLUMNS", "DIFFERENCES", "TABLES", "Column", "cell", "difference", "rates", "rows", "tables",
+    "values",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -23,19 +26,17 @@ class Column:
       title: of the column.
       of: takes the measure out of a run.
       digits: after the point.
-      up: whether more is better.
     """
 
     title: str
     of: Callable[[Mapping[str, Any]], float]
     digits: int = 1
-    up: bool = True
 
 
 COLUMNS: dict[str, Column] = {
     "accuracy": Column("accuracy %", lambda r: 100 * r["hierarchy"]["accuracy"]),
-    "height": Column("height", lambda r: r["hierarchy"]["height"], 3, up=False),
-    "mistakes": Column("of mistakes", lambda r: r["hierarchy"]["height of mistakes"], 2, up=False),
+    "height": Column("height", lambda r: r["hierarchy"]["height"], 3),
+    "mistakes": Column("of mistakes", lambda r: r["hierarchy"]["height of mistakes"], 2),
     "1-shot": Column("1-shot %", lambda r: 100 * r["few-shot"]["1-shot"]),
     "5-shot": Column("5-shot %", lambda r: 100 * r["few-shot"]["5-shot"]),
     "radius": Column("radius", lambda r: r["foreign"]["digits"]["radius"], 2),
@@ -55,6 +56,9 @@ TABLES: dict[str, tuple[str, ...]] = {
     "Foreign images": ("radius", "softmax", "radius, shuffled", "softmax, shuffled"),
     "Noise": ("0", "0.05", "0.1", "0.2"),
 }
+
+DIFFERENCES = ("accuracy", "height", "mistakes", "1-shot", "5-shot", "radius", "softmax", "0.2")
+"""The columns of the table of differences from the Euclidean arm."""
 
 
 def values(results: Mapping[str, Any], arm: str, dim: int, column: str) -> dict[str, float]:
@@ -90,24 +94,35 @@ def rows(
     columns: Sequence[str],
     of: Callable[[Mapping[str, Any], str, int, str], str] = cell,
 ) -> list[list[str]]:
-    """Return a row for each dimension and arm: D, the arm's label, and a cell for each column."""
+    """Return a row for each dimension and arm: D, the arm's label, its seeds, and the cells."""
     found = results["runs"]
     dims = sorted({int(dim) for arm in found.values() for dim in arm})
     return [
-        [f"{dim}", ARMS[arm].label, *(of(results, arm, dim, column) for column in columns)]
+        [
+            f"{dim}",
+            ARMS[arm].label,
+            f"{len(found[arm][f'{dim}'])}",
+            *(of(results, arm, dim, column) for column in columns),
+        ]
         for dim in dims
         for arm in ARMS
         if f"{dim}" in found.get(arm, {}) and (of is cell or arm != "euclidean")
     ]
 
 
-def table(results: Mapping[str, Any], title: str, differences: bool = False) -> Table:
-    """Make one of `TABLES`, of means or of differences from the Euclidean arm."""
-    columns, of = TABLES[title], difference if differences else cell
-    heading = f"{title}: difference from Euclidean, ± standard error" if differences else title
-    out = make_table(heading, "D", "arm", *(COLUMNS[c].title for c in columns), left=2)
-    for row in rows(results, columns, of):
-        out.add_row(*row)
+def tables(results: Mapping[str, Any]) -> Iterator[Table]:
+    """Yield `TABLES`, and the differences."""
+    for title, columns in TABLES.items():
+        yield _table(title, columns, rows(results, columns))
+    title = "Differences from Euclidean with the same seed, ± standard error"
+    yield _table(title, DIFFERENCES, rows(results, DIFFERENCES, difference))
+
+
+def _table(title: str, columns: Sequence[str], lines: Sequence[Sequence[str]]) -> Table:
+    titles = (COLUMNS[column].title for column in columns)
+    out = make_table(title, "D", "arm", "seeds", *titles, left=2)
+    for line in lines:
+        out.add_row(*line)
     return out
 
 

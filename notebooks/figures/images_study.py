@@ -37,7 +37,7 @@ from lorentz_jax.bench.timing import environment
 from .image_measures import CLASSES, auroc, episodes, few_shot, mistakes, paths
 from .image_nets import ARMS, radius
 from .image_training import Images, Settings, Trainer, best_rate, halved, tuned
-from .images_report import TABLES, table
+from .images_report import tables
 
 __all__ = ["DIMS", "MAIN", "SETTINGS", "Pictures", "load", "measure", "study"]
 
@@ -239,9 +239,7 @@ def main(
 
     study(results, load(data_dir, SETTINGS), models, dims, SETTINGS, write)
     write()
-    console = make_console()
-    for title in TABLES:
-        console.print(table(results, title), table(results, title, differences=True))
+    make_console().print(*tables(results))
     return 0
 
 

@@ -2,7 +2,8 @@
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from notebooks.figures import image_training, images_report, images_study
 from notebooks.figures.image_measures import paths
 from notebooks.figures.image_training import Images, Settings, Trainer
 
+ROOT = Path(__file__).parents[2]
 TINY = Settings(batch_size=16, steps=2, width=2, stages=(1,))
 BLACK = Images.of(np.zeros((20, 2, 2)), np.arange(20) % 10, 0.0, 1.0)
 
@@ -108,10 +110,27 @@ def test_what_is_stored_is_not_run_again(tmp_path, monkeypatch, capsys):
     assert images_report.difference(stored, "hcnn", 2, "1-shot") == "+0.0 ± 0.0"
     assert images_report.cell(stored, "fgg", 2, "1-shot") == "-"
     out = capsys.readouterr().out
-    assert "difference from Euclidean" in out
+    assert "Differences from Euclidean" in out
     assert "HCNN" in out
     with pytest.raises(ValueError, match="no arm 'hnn'"):
         images_study.main(to, None, ("hnn",))
     monkeypatch.setattr(images_study, "SETTINGS", replace(settings, steps=41))
     with pytest.raises(ValueError, match="is of other settings"):
         images_study.main(to, None, ("hcnn",), (2,))
+
+
+def test_the_stored_study_is_the_one_on_the_page():
+    stored = json.loads((ROOT / "notebooks" / "evidence_images.json").read_text())
+    page = (ROOT / "docs" / "evidence_images.md").read_text()
+    assert stored["settings"] == json.loads(json.dumps(asdict(images_study.SETTINGS)))
+    assert set(images_study.MAIN) <= set(stored["runs"])
+    means = [images_report.rows(stored, columns) for columns in images_report.TABLES.values()]
+    apart = images_report.rows(stored, images_report.DIFFERENCES, images_report.difference)
+    for row in sum(means, apart):
+        assert f"| {' | '.join(row)} |" in page
+    for shots in ("1-shot", "5-shot"):
+        found = [100 * of_seed[shots] for of_seed in stored["pixels"].values()]
+        assert f"{np.mean(found):.1f} ± {np.std(found, ddof=1):.1f}" in page
+    for (arm, dim), (rate, bracketed) in images_report.rates(stored).items():
+        assert bracketed, f"{arm} in {dim} dimensions: a rate at an end of those tried"
+        assert f"| {dim} | {images_report.ARMS[arm].label} | {rate:g} |" in page
