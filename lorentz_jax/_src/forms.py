@@ -52,10 +52,20 @@ def _skinny_rows(y, vectors):
 
 
 def _variadic_rows(y, vectors):
-    products = _products(y, vectors)
+    return _sum_together(*_products(y, vectors))
+
+
+# JAX's own rule cannot take some products with a tangent and others without.
+@jax.custom_jvp
+def _sum_together(*products):
     zeros = tuple(np.zeros((), p.dtype) for p in products)
     add = lambda x, y: tuple(i + j for i, j in zip(x, y, strict=True))  # noqa: E731
-    return lax.reduce(tuple(products), zeros, add, (y.ndim - 1,))
+    return tuple(lax.reduce(products, zeros, add, (products[0].ndim - 1,)))
+
+
+@_sum_together.defjvp
+def _sum_together_jvp(products, tangents):
+    return _sum_together(*products), tuple(jnp.sum(t, axis=-1) for t in tangents)
 
 
 def _plain_rows(y, vectors):

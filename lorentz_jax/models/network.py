@@ -1,6 +1,7 @@
 """What every network has: a kappa, a description, and images to check."""
 
 import json
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,12 +21,12 @@ def check_stages(stages: Any) -> tuple[int, ...]:
         ValueError: there is none, or one is below 1.
         TypeError: they are no sequence of whole numbers.
     """
-    if not isinstance(stages, Sequence) or isinstance(stages, str):
+    if not isinstance(stages, Sequence) or isinstance(stages, str | bytes):
         raise TypeError(f"stages must be a sequence of numbers of blocks, got {stages!r}")
     check_sizes(**{"the number of stages": len(stages)})
     for blocks in stages:
         check_sizes(**{"every entry of stages": blocks})
-    return tuple(stages)
+    return tuple(map(operator.index, stages))  # JSON takes no numbers of NumPy
 
 
 class Network(nnx.Module):

@@ -97,7 +97,8 @@ class TrainConfig:
     For the classifier: largest step relative to the weights' length. `None` for no limit.
     It acts with `init` fast on `lorentz` and `lorentz-vit`, the networks with weight norm."""
     decay_gains: bool = True
-    """Let `weight_decay` act on the gains of weight norm, which are the lengths of the weights."""
+    """Let `weight_decay` act on gains: the lengths of the weights of `lorentz` and `lorentz-vit`
+    (weight norm), and the factors of `distance_gain`."""
     schedule: Literal["cosine", "step", "constant"] = "cosine"
     """Learning rate over time: a cosine down to zero, steps, or constant."""
     milestones: tuple[int, ...] = (60, 120, 160)
@@ -162,6 +163,8 @@ class TrainConfig:
                 continue
             if get_origin(field.type) is Literal and value not in types:
                 raise ValueError(f"{name} must be one of {', '.join(types)}, got {value!r}")
+            if field.type is bool and not isinstance(value, bool):
+                raise TypeError(f"{name} must be True or False, got {value!r}")
             if name in _LEAST:
                 _check_integer(name, value, _LEAST[name])
             if name in _RANGES:

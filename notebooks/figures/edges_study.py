@@ -11,10 +11,10 @@ The layers of `trees` and variants of them, which differ in where the scale of a
 the argument of asinh ("inside"), or on the distance itself ("outside", a gain). "points" has no
 layer: the embedded points are the parameters, and Riemannian Adam or Riemannian SGD moves them.
 With one-hot inputs every node has a free row of weights, so this is the natural gradient of all
-hyperbolic layers. Every layer has its best rate at each size. "edges" takes eleven minutes on two
-cores, and `docs/trees.md` has its table:
+hyperbolic layers. Every layer has its best rate at each size. `docs/trees.md` has the tables. A
+study is written when it is done; "edges" takes eleven minutes on two cores:
 
-    python -m notebooks.figures.edges_study notebooks/5_edges.json
+    python -m notebooks.figures.edges_study notebooks/5_edges.json --only edges
 """
 
 import json
@@ -36,6 +36,7 @@ from rich.table import Table
 from tqdm import tqdm
 
 from lorentz_jax import functional, optim
+from lorentz_jax._src.output import check_writable, report_error, write_atomic
 from lorentz_jax.bench.convergence import check_name
 from lorentz_jax.bench.style import make_console, make_table
 from lorentz_jax.bench.timing import environment
@@ -250,13 +251,20 @@ def main(path: tyro.conf.Positional[Path], only: tuple[str, ...] = tuple(STUDIES
       path: a JSON file; studies of it that are not run again stay.
       only: the studies to run.
     """
-    for name in only:
-        check_name(name, STUDIES, "study")
-    results = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    try:
+        for name in only:
+            check_name(name, STUDIES, "study")
+        results = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        if not isinstance(results, dict) or results.keys() - STUDIES.keys():
+            raise ValueError(f"{path} has no results of this study")
+        check_writable(path)
+    except (OSError, ValueError) as error:
+        return report_error("edges_study", error, 2)
     for name in only:
         results[name] = study(STUDIES[name])
         make_console().print(table(name, results[name]))
-        path.write_text(json.dumps(results) + "\n", encoding="utf-8")
+        text = json.dumps(results) + "\n"
+        write_atomic(path, lambda file, text=text: file.write(text.encode()))
     return 0
 
 

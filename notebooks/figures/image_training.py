@@ -189,25 +189,19 @@ class Trainer:
         return float(np.mean(logits.argmax(axis=-1) == images.labels))
 
 
-def tuned(trainer: Trainer, validation: Images) -> dict[float, float]:
+def tuned(
+    trainer: Trainer, validation: Images, known: Mapping[float, float] | None = None
+) -> dict[float, float]:
     """Return the validation accuracy by rate, from the least; 0 where a training diverged.
 
-    It begins with the three rates in the middle of `Settings.rates`, and tries the next one while
-    the best of those tried is at their end. Of equal accuracies the smaller rate is the better.
+    All of `Settings.rates` are tried but those of `known`: accuracy may have two peaks. Of equal
+    accuracies the smaller rate is the better.
     """
-    ladder = trainer.settings.rates
-    middle = len(ladder) // 2
-    found: dict[float, float] = {}
-    todo = ladder[max(0, middle - 1) : middle + 2]
-    while todo:
-        for rate in todo:
+    found = dict(known or {})
+    for rate in trainer.settings.rates:
+        if rate not in found:
             weights, loss = trainer.run(rate, trainer.settings.tuning_seed)
             found[rate] = trainer.accuracy(weights, validation) if math.isfinite(loss) else 0.0
-        tried = sorted(found)
-        best, low = best_rate(found), ladder.index(tried[0])
-        todo = ladder[low - 1 : low] if best == tried[0] and low else ()
-        if best == tried[-1]:
-            todo += ladder[low + len(tried) : low + len(tried) + 1]
     return {rate: found[rate] for rate in sorted(found)}
 
 

@@ -30,6 +30,8 @@ import numpy as np
 import tyro
 
 from lorentz_jax import data
+from lorentz_jax._src.arguments import check_sizes
+from lorentz_jax._src.output import check_writable, report_error, write_atomic
 from lorentz_jax.bench.convergence import check_name
 from lorentz_jax.bench.style import make_console
 from lorentz_jax.bench.timing import environment
@@ -188,9 +190,13 @@ def study(
         return trainers[arm, dim]
 
     for arm, dim in jobs:
-        if f"{dim}" not in tuning.setdefault(arm, {}):
-            found = tuned(trainer(arm, dim), pictures.validation)
+        found = tuning.setdefault(arm, {}).get(f"{dim}", {})
+        known = {float(rate): value for rate, value in found.items()}
+        if set(settings.rates) - set(known):
+            found = tuned(trainer(arm, dim), pictures.validation, known)
             tuning[arm][f"{dim}"] = {f"{rate:g}": value for rate, value in found.items()}
+            if known and best_rate(found) != best_rate(known):  # its runs are of another rate
+                runs.get(arm, {}).pop(f"{dim}", None)
             write()
     for seed in settings.seeds:
         pixels = results.setdefault("pixels", {})
@@ -218,13 +224,20 @@ def main(
     Args:
       path: a JSON file; arms and dimensions of it that are not named stay.
       data_dir: folder of Fashion-MNIST, as of `train.py`.
-      models: the arms to run.
+      models: the networks to run: `euclidean`, `fgg`, `hcnn`, `poincare`, `fgg, outside` with a
+        gain and the scale outside, or `fgg, kappa 1`.
       dims: the dimensions of an image's point.
       again: run anew what the file has of these arms and dimensions.
     """
-    for name in models:
-        check_name(name, ARMS, "arm")
-    results = _stored(path)
+    try:
+        for name in models:
+            check_name(name, ARMS, "arm")
+        check_sizes(**{f"dims[{i}]": dim for i, dim in enumerate(dims)})
+        results = _stored(path)
+        check_writable(path)
+        pictures = load(data_dir, SETTINGS)
+    except (OSError, ValueError) as error:
+        return report_error("images_study", error, 2)
     if again:
         for part in ("tuning", "runs"):
             for arm in models:
@@ -234,11 +247,10 @@ def main(
 
     def write() -> None:
         results["seconds"] = before + time.perf_counter() - begin
-        text = json.dumps(results, indent=1, allow_nan=False)
-        path.write_text(text + "\n", encoding="utf-8")
+        text = json.dumps(results, indent=1, allow_nan=False) + "\n"
+        write_atomic(path, lambda file: file.write(text.encode()))
 
-    study(results, load(data_dir, SETTINGS), models, dims, SETTINGS, write)
-    write()
+    study(results, pictures, models, dims, SETTINGS, write)
     make_console().print(*tables(results))
     return 0
 
@@ -253,8 +265,9 @@ def _stored(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {"environment": environment(), "settings": settings, "seconds": 0.0}
     results = json.loads(path.read_text(encoding="utf-8"))
-    if results["settings"] != settings:
-        raise ValueError(f"{path} is of other settings: {results['settings']}, not {settings}")
+    found = results.get("settings") if isinstance(results, dict) else None
+    if found != settings:
+        raise ValueError(f"{path} is of other settings: {found}, not {settings}")
     return results
 
 

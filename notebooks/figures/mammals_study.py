@@ -289,6 +289,8 @@ def _opened(path: Path, related: np.ndarray, settings: Settings) -> dict[str, An
     if not path.exists():
         return head | {"parts": {}}
     found = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(found, dict) or not isinstance(found.get("parts"), dict):
+        raise ValueError(f"{path} has no results of this study")
     for key in ("nodes", "pairs", "settings"):
         if found.get(key) != head[key]:
             raise ValueError(f"{path} has {key} {found.get(key)}, this study {head[key]}")

@@ -27,6 +27,7 @@ import tyro
 from rich.table import Table
 from scipy.optimize import least_squares
 
+from lorentz_jax._src.output import write_atomic
 from lorentz_jax.bench.convergence import check_name
 from lorentz_jax.bench.style import make_console, make_table
 from lorentz_jax.bench.timing import environment
@@ -289,7 +290,8 @@ def main(path: tyro.conf.Positional[Path]) -> int:
     for problem in results.values():
         make_console().print(table(problem))
     results["depth"] = by_depth()
-    path.write_text(json.dumps(results) + "\n", encoding="utf-8")
+    text = json.dumps(results) + "\n"
+    write_atomic(path, lambda file: file.write(text.encode()))
     return 0
 
 

@@ -114,5 +114,13 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     for name, layer in (("edges", "fgg, gain"), ("sgd", "points, sgd")):
         assert 1 <= stored[name]["steps"][layer][0][0][0] <= 60
     assert "FGG, a gain e^g for each unit" in capsys.readouterr().out
-    with pytest.raises(ValueError, match="no study 'edge'"):
-        edges_study.main(to, ("edge",))
+    before = to.read_text()
+    assert edges_study.main(to, ("edge",)) == 2
+    assert "no study 'edge'" in capsys.readouterr().err
+    other = tmp_path / "other.json"
+    for text, message in (("{", "Expecting"), ('{"tree": 1}', "no results of this study")):
+        other.write_text(text)
+        assert edges_study.main(other, ("sgd",)) == 2
+        assert message in capsys.readouterr().err
+        assert other.read_text() == text
+    assert to.read_text() == before

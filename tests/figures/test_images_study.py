@@ -89,11 +89,12 @@ def test_what_is_stored_is_not_run_again(tmp_path, monkeypatch, capsys):
         def statistics(self):
             return {}
 
-    settings = replace(TINY, seeds=(0, 1))
+    settings = replace(TINY, seeds=(0, 1), rates=(0.1, 0.3, 1.0))
+    accuracies = {0.1: 0.4, 0.3: 0.6, 1.0: 0.5}
     monkeypatch.setattr(images_study, "SETTINGS", settings)
     monkeypatch.setattr(images_study, "load", lambda folder, settings: Nothing())
     monkeypatch.setattr(images_study, "Trainer", lambda arm, dim, *rest: (arm, dim))
-    monkeypatch.setattr(images_study, "tuned", lambda *_: {0.1: 0.4, 0.3: 0.6, 1.0: 0.5})
+    monkeypatch.setattr(images_study, "tuned", lambda *_: accuracies)
     monkeypatch.setattr(images_study, "measure", measure)
     monkeypatch.setattr(images_study, "few_shots", lambda *_: {"1-shot": 0.3, "5-shot": 0.4})
     to = tmp_path / "images.json"
@@ -103,6 +104,19 @@ def test_what_is_stored_is_not_run_again(tmp_path, monkeypatch, capsys):
     assert made[2:] == [("hcnn", 2, 0.3, 0), ("hcnn", 2, 0.3, 1)]
     assert images_study.main(to, None, ("hcnn",), (2,), again=True) == 0
     assert made[4:] == made[2:4]
+    # A rate that was not tried yet, and is the best: the runs of the other one go.
+    settings = replace(settings, rates=(0.1, 0.3, 1.0, 3.0))
+    monkeypatch.setattr(images_study, "SETTINGS", settings)
+    stored = json.loads(to.read_text())
+    stored["settings"]["rates"] = list(settings.rates)
+    to.write_text(json.dumps(stored))
+    accuracies[3.0] = 0.7
+    assert images_study.main(to, None, ("hcnn",), (2,)) == 0
+    assert made[6:] == [("hcnn", 2, 3.0, 0), ("hcnn", 2, 3.0, 1)]
+    assert images_study.main(to, None, ("hcnn",), (2,)) == 0
+    assert len(made) == 8
+    accuracies[3.0] = 0.1
+    assert images_study.main(to, None, ("hcnn",), (2,), again=True) == 0
     stored = json.loads(to.read_text())
     assert set(stored["runs"]) == {"euclidean", "hcnn"}
     assert images_report.rates(stored)["hcnn", 2] == (0.3, True)
@@ -112,11 +126,15 @@ def test_what_is_stored_is_not_run_again(tmp_path, monkeypatch, capsys):
     out = capsys.readouterr().out
     assert "Differences from Euclidean" in out
     assert "HCNN" in out
-    with pytest.raises(ValueError, match="no arm 'hnn'"):
-        images_study.main(to, None, ("hnn",))
+    assert images_study.main(to, None, ("hnn",)) == 2
+    assert "no arm 'hnn'" in capsys.readouterr().err
+    assert images_study.main(to, None, ("hcnn",), (0,)) == 2
+    assert "dims[0] must be at least 1, got 0" in capsys.readouterr().err
     monkeypatch.setattr(images_study, "SETTINGS", replace(settings, steps=41))
-    with pytest.raises(ValueError, match="is of other settings"):
-        images_study.main(to, None, ("hcnn",), (2,))
+    before = to.read_text()
+    assert images_study.main(to, None, ("hcnn",), (2,)) == 2
+    assert "is of other settings" in capsys.readouterr().err
+    assert to.read_text() == before
 
 
 def test_the_stored_study_is_the_one_on_the_page():

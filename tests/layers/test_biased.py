@@ -103,6 +103,26 @@ def test_both_modes_over_each_other(x64, form):
         close(over, want, 1e-11)
 
 
+@pytest.mark.parametrize("biased", [True, False])
+def test_second_derivatives_in_some_arguments_alone(x64, biased):
+    """Under jit every device's branch is differentiated, in which only some sums have a tangent."""
+    x, a, _, b, beta = arguments_of((1, 1))
+    fused, plain = fused_and_plain()
+
+    def loss(function, x, beta, kappa):
+        return jnp.sum(jnp.sin(function(x, a, jnp.ones(4), b if biased else None, beta, kappa)))
+
+    for argument in (0, 2):
+        along = functools.partial(loss, fused)
+        jax.eval_shape(jax.jacrev(jax.grad(along, argument), argument), x, beta, 1.3)
+        jax.eval_shape(jax.jacfwd(jax.grad(along, argument), 1), x, beta, 1.3)
+    ours, theirs = (
+        quick_jit(jax.hessian(functools.partial(loss, function), 1))(x, beta, 1.3)
+        for function in (fused, plain)
+    )
+    np.testing.assert_allclose(ours, theirs, rtol=1e-11, atol=1e-11)
+
+
 def test_a_unit_without_scale_gets_the_gradient_of_its_bias(x64, form):
     x, a, _, b, beta = arguments_of()
     planes = normals(a, b, 1.0)

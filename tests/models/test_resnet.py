@@ -230,7 +230,8 @@ def test_bad_input_names_what_was_expected():
         abstract(kappa_per_layer=True)
     with pytest.raises(ValueError, match="every entry of stages must be at least 1, got 0"):
         abstract((1, 0))
-    for stages in (2, "22", None, {1, 2}):
+    assert len(abstract((np.int64(1), 1), width=4).stages) == 2
+    for stages in (2, "22", b"11", None, {1, 2}):
         with pytest.raises(TypeError, match="stages must be a sequence of numbers of blocks, got"):
             abstract(stages)
     with pytest.raises(TypeError, match=r"every entry of stages must be a whole number, got 1\.5"):

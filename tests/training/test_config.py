@@ -81,6 +81,13 @@ def test_a_tilde_is_the_home_folder_in_every_path(monkeypatch):
     assert TrainConfig(run_dir="a:b/c").run_dir == Path("a:b/c")
 
 
+@pytest.mark.parametrize("field", ["decay_gains", "distance_gain", "nesterov", "resume"])
+@pytest.mark.parametrize("value", ["no", 1, None])
+def test_switches_are_true_or_false(field, value):
+    with pytest.raises(TypeError, match=f"{field} must be True or False, got {value!r}"):
+        TrainConfig(**{field: value})
+
+
 @pytest.mark.parametrize(("field", "value"), [("epochs", 1.5), ("seed", True), ("stages", ("2",))])
 def test_bad_types(field, value):
     with pytest.raises(TypeError, match="whole number"):
