@@ -37,7 +37,7 @@ class Settings:
       steps: of every training.
       seeds: of initial values and order of the images; tuning has one of its own.
       tuning_seed: of the runs that choose the rate.
-      rates: of SGD at the start, of which `tuned` tries as many as it needs.
+      rates: of SGD at the start, all of which `tuned` tries.
       episodes, queries: of few-shot classification: how many, and queries of each class.
       unseen: classes that few-shot networks are not trained on.
       shots: labelled images of each unseen class.
