@@ -36,6 +36,7 @@ from lorentz_jax._src.attention import SCORES, attention
 from lorentz_jax._src.conv import Padding
 from lorentz_jax._src.forms import alike as _alike
 from lorentz_jax._src.forms import relu as _relu
+from lorentz_jax._src.forms import relu_before_time as _relu_before_time
 from lorentz_jax._src.fused import kernels
 from lorentz_jax._src.lorentzian import lorentzian, scale_distance
 from lorentz_jax._src.norms import batch_mean, center, center_batch, layer_norm, weight_norm
@@ -242,7 +243,7 @@ def conv_center(
         arguments = _alike(x, space, scale, beta, kappa)
         results = _centering.conv_center(*arguments, window)
     out = results[0] if added is None else results[0] + added
-    ramp = jax.nn.relu if normals.time is None else _relu
+    ramp = _relu if normals.time is None else _relu_before_time
     return ramp(out) if relu else out, lax.stop_gradient(results[1])
 
 

@@ -201,8 +201,12 @@ def boost_by(y: Array, push: Array, pull: Array, kappa: float) -> Array:
 
     def with_sums(y, push, pull):
         # On an accelerator one kernel makes both sums, and the next one all else.
-        time = jnp.sqrt(1 / kappa + jnp.sum(y * y, axis=-1, keepdims=True))
-        along = jnp.sum(y * row(pull, y), axis=-1, keepdims=True)
-        return y + (time + along) * row(push, y)
+        time = jnp.sqrt(1 / kappa + jnp.sum(y * y, axis=-1))
+        along = jnp.sum(y * row(pull, y), axis=-1)
+        return y + (time + along)[..., None] * row(push, y)
 
-    return lax.platform_dependent(y, push, pull, cpu=with_product, default=with_sums)
+    # For a CPU XLA makes one program of many convolutions with what is between them, if the sums
+    # are not products of matrices. It pays where there is something to share out.
+    together = 16 < y.shape[-1] <= 64 and y.size >= 4096 * y.shape[-1]
+    cpu = with_sums if together else with_product
+    return lax.platform_dependent(y, push, pull, cpu=cpu, default=with_sums)

@@ -22,9 +22,9 @@ from rich.table import Table
 
 from lorentz_jax import functional
 from lorentz_jax.bench import hlo, layers
-from lorentz_jax.bench.networks import BASE, PALLAS, Sizes, build, training_step
+from lorentz_jax.bench.networks import BASE, PALLAS, STATE, Sizes, build, training_step
 from lorentz_jax.bench.style import COLOURS, make_console, make_panels, make_table
-from lorentz_jax.bench.timing import environment
+from lorentz_jax.bench.timing import call_seconds, environment
 from lorentz_jax.inference import compile_cached_v
 from lorentz_jax.training.state import merge, split
 
@@ -193,8 +193,10 @@ def measure(part: str, name: str, sizes: Sizes, dtype: Any, target: str, seconds
     place = jax.sharding.SingleDeviceSharding(device)
     placed = functools.partial(jax.ShapeDtypeStruct, sharding=place)
     shapes = jax.tree.map(lambda a: placed(a.shape, a.dtype), arguments)
+    donated = STATE if part == "training" else 0
+    jitted = jax.jit(function, donate_argnums=tuple(range(donated)))
     with _written_by("pallas" if name.endswith(PALLAS) else "xla", target):
-        lowered = jax.jit(function).lower(*shapes)
+        lowered = jitted.lower(*shapes)
     start = time.process_time()
     compiled = lowered.compile()
     spent = time.process_time() - start
@@ -203,7 +205,9 @@ def measure(part: str, name: str, sizes: Sizes, dtype: Any, target: str, seconds
         moved = float((compiled.cost_analysis() or {})["bytes accessed"])
     memory: Any = compiled.memory_analysis()
     row = (name, kernels, moved, int(memory.temp_size_in_bytes), spent)
-    return Row(*row, _milliseconds(compiled, arguments, seconds) if target == LOCAL else None)
+    if target != LOCAL:
+        return Row(*row, None)
+    return Row(*row, _milliseconds(compiled, arguments, seconds, donated))
 
 
 @contextlib.contextmanager
@@ -224,14 +228,12 @@ def _mesh(platform: str, kind: str) -> Any:
     return sharding.AbstractMesh((1,), ("one",), axis_types=kinds, abstract_device=described)
 
 
-def _milliseconds(compiled: Callable, arguments: Any, seconds: float) -> float:
+def _milliseconds(compiled: Callable, arguments: Any, seconds: float, donated: int) -> float:
     """Return the median time of a call."""
-    jax.block_until_ready(compiled(*arguments))
+    call_seconds(compiled, arguments, donated)
     times, end = [], time.perf_counter() + seconds
     while len(times) < 3 or time.perf_counter() < end:
-        start = time.perf_counter()
-        jax.block_until_ready(compiled(*arguments))
-        times.append(time.perf_counter() - start)
+        times.append(call_seconds(compiled, arguments, donated))
     return 1e3 * sorted(times)[len(times) // 2]
 
 

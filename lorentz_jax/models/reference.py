@@ -62,8 +62,8 @@ def load_reference(model: LorentzResNet, source: Mapping[str, Any] | str | Path)
     the reference's default: centring norm, weight norm, and the kappa that its points lie on.
 
     Args:
-        model: stages, width, channels, classes and kappa as the reference was built with; any
-            `init`, which only decides how b and beta are stored.
+        model: stages, width, channels, classes and kappa as the reference was built with, and
+            `use_bias=True`; any `init`, which only decides how b and beta are stored.
         source: arrays by name (NumPy, or torch tensors on the CPU), or the path of an `.npz` or
             `.safetensors` file of them, written by `numpy.savez` (not compressed) or safetensors.
 
@@ -85,9 +85,12 @@ def load_reference(model: LorentzResNet, source: Mapping[str, Any] | str | Path)
     missing = [name for name in names.values() if name not in arrays]
     surplus = sorted(set(arrays) - set(names.values()))
     if missing or surplus:
+        biases = bool(surplus) and all(name.endswith(".a") for name in surplus) and not missing
         raise ValueError(
             f"this is not the state of such a network: missing {missing[:4] or 'nothing'}, "
             f"left over {surplus[:4] or 'nothing'} (at most four named)"
+            + "; it has biases, build the model with use_bias=True"
+            * biases
         )
     kappa, scaled = float(model.kappa), bool(model.stem.norm.scaled)
     values = {}

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
@@ -31,11 +30,11 @@ __all__ = ["BasicBlock", "ConvNorm", "Layers", "LorentzResNet", "ResNet", "relu"
 
 def relu(x: Array, kappa: Any = None) -> Array:
     """Apply ReLU to space parts: the Lorentzian activation between two layers of one curvature."""
-    return jax.nn.relu(x)
+    return forms.relu(x)
 
 
 def _relu_before_bias(x: Array, kappa: Any = None) -> Array:
-    return forms.relu(x)
+    return forms.relu_before_time(x)
 
 
 def residual(y: Array, x: Array, kappa: Any = None) -> Array:

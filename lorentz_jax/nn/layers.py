@@ -11,6 +11,7 @@ from flax import nnx
 from jax import Array
 
 from lorentz_jax import functional
+from lorentz_jax._src import forms
 from lorentz_jax._src.arguments import as_kappa, check_sizes, compute_dtype
 from lorentz_jax._src.conv import per_axis
 from lorentz_jax._src.plain import blend, boost_by
@@ -361,7 +362,7 @@ def conv_norm(
     if apart or norm._averages(x, use_running_average):
         out = norm(conv(x, kappa), kappa, use_running_average)
         out = out if residual is None else out + residual
-        return jax.nn.relu(out) if relu else out
+        return forms.relu(out) if relu else out
     kappa = conv.resolve_kappa(kappa)
     normals, unit_scale = conv.factored_normals(kappa)
     window = conv.strides, conv.padding, unit_scale, conv.dilation, conv.groups

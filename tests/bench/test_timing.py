@@ -29,6 +29,39 @@ def test_counts_are_those_of_the_program(rows):
     assert rows[0].milliseconds > 0
 
 
+def test_what_a_program_uses_up_is_copied_before_each_call():
+    seen = []
+
+    def run(state, x):
+        seen.append(float(state.sum()))
+        state.delete()  # as a donated argument is
+        return x
+
+    x = jnp.ones(3)
+    arm = timing.Arm(run, (x, x), 1.0, 1.0, 1, 0.0, donated=1)
+    timing.interleave({"one": arm}, "one", seconds=0.0, min_rounds=3)
+    assert seen == [3.0] * 4
+    np.testing.assert_array_equal(x, np.ones(3))
+
+
+def test_a_training_step_gives_the_state_that_it_uses_up():
+    step, arguments = networks.training_step("lorentz", networks.Sizes(2, 2, (1,), pixels=4))
+    results = jax.eval_shape(step, *arguments)
+    like = lambda tree: jax.tree.map(lambda a: (a.shape, a.dtype), tree)  # noqa: E731
+    assert like(results[: networks.STATE]) == like(arguments[: networks.STATE])
+    arm = networks.training_arm("lorentz", networks.Sizes(2, 2, (1,), pixels=4))
+    assert arm.donated == networks.STATE
+
+
+def test_an_arm_may_use_up_what_it_donates():
+    state, x = jnp.ones((2, 3))
+    with jax.debug_nans(False):  # with it JAX gives nothing away
+        arm = timing.compile_arm(lambda state, x: (state + x, x * 2), state, x, donated=1)
+        arm.run(state, x)
+    assert state.is_deleted()
+    assert not x.is_deleted()
+
+
 def test_table_has_ratios_of_the_counts(rows):
     table = timing.as_table(rows, "one")
     assert table[1]["flops_ratio"] == pytest.approx(8, rel=0.02)

@@ -50,11 +50,13 @@ def scramble(model, kappa, radius, seed=0):
             node.beta[...] = jnp.asarray(beta * stored, dtype)
             node.mean[...] = jnp.asarray(mean, dtype)
         elif isinstance(node, nn.HyperplaneLayer):
+            if node.gain is not None:
+                node.gain[...] = jnp.asarray(rng.normal(size=node.gain.shape), node.gain[...].dtype)
+            if node.bias is None:
+                continue
             dtype, inputs = node.bias[...].dtype, math.prod(node.kernel.shape[:-1])
             stored = np.sqrt(1 + kappa * inputs) if node.scaled else 1
             node.bias[...] = jnp.asarray(rng.normal(size=node.bias.shape) * stored, dtype)
-            if node.gain is not None:
-                node.gain[...] = jnp.asarray(rng.normal(size=node.gain.shape), dtype)
     return model
 
 
@@ -146,7 +148,7 @@ CONFIGS = [(0.1, True, "inside"), (1.0, False, "outside"), (2.5, False, None)]
 @pytest.mark.parametrize(("kappa", "learn_kappa", "scale"), CONFIGS)
 def test_resnet_float64(kappa, learn_kappa, scale):
     options = {"learn_kappa": learn_kappa, "scale": scale, "param_dtype": jnp.float64}
-    model = small_resnet(kappa, radius=3.0, **options)
+    model = small_resnet(kappa, radius=3.0, use_bias=kappa != 1, **options)
     x = images(jnp.float64)
     want = evaluated(model, x, train=False)
     assert np.ptp(want, axis=0).max() > 1e-3  # the images do matter

@@ -211,8 +211,8 @@ def test_baselines_differ_where_their_papers_say():
         assert (block.first.conv(x).shape[1] == 3) == first
         assert model.stages[0][0].shortcut is None
         assert (block.shortcut.norm is None) == (name == "poincare")
-        convolutions = [path for path in split(model)[1] if path.endswith("conv/bias")]
-        assert bool(convolutions) == (name not in ("euclidean", "hcnn-paper"))
+        biases = [path for path in split(model)[1] if path.endswith("conv/bias")]
+        assert bool(biases) == (name in ("hcnn", "poincare"))
     assert model_of("hcnn-paper", extra_logit=True).head.kernel.shape == (8, 6)
     norm = model_of("euclidean").stem.norm  # the share of the batch is 0.1, as in the others
     norm(jnp.full((1, 2, 2, 4), 2.0))
@@ -245,7 +245,7 @@ def test_hcnn_classifies_the_centroid_and_poincare_the_mean_tangent():
 def test_a_config_builds_the_network_that_it_names(name):
     def config(**changes):
         values = {"model": name, "stages": (1,), "width": 4, "kappa": 0.5, "learn_kappa": False,
-                  "kappa_per_layer": False}  # fmt: skip
+                  "kappa_per_layer": False, "distance_gain": False}  # fmt: skip
         return types.SimpleNamespace(**{**values, "init": "fast", **changes})
 
     model = build_model(config(), 5, 2, nnx.Rngs(0))

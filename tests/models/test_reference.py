@@ -40,7 +40,7 @@ def empty():
 def test_golden_logits(init, state_dict, tmp_path):
     file = tmp_path / "weights.npz"
     np.savez(file, **state_dict)
-    model = network(init=init)
+    model = network(init=init, use_bias=True)
     assert load_reference(model, file) is model
     graphdef, params, stats = split(model)
     images = np.moveaxis(golden("networks")[f"{PREFIX}x"][0], 1, -1)
@@ -79,7 +79,7 @@ def test_what_does_not_fit_is_named_and_changes_nothing(change, message, empty, 
         np.testing.assert_array_equal(value, empty[1][path])
 
 
-def test_models_and_files_of_another_kind_are_refused(empty, tmp_path):
+def test_models_and_files_of_another_kind_are_refused(empty, state_dict, tmp_path):
     others = [
         EuclideanResNet((1,), 4, rngs=nnx.Rngs(0)),
         LorentzResNet((1,), 4, learn_kappa=True, rngs=nnx.Rngs(0)),
@@ -88,6 +88,8 @@ def test_models_and_files_of_another_kind_are_refused(empty, tmp_path):
     for model in others:
         with pytest.raises(TypeError, match="LorentzResNet with a fixed kappa"):
             load_reference(model, {})
+    with pytest.raises(ValueError, match=r"left over .*\.a.* biases, .*use_bias=True"):
+        load_reference(network(init="fast"), state_dict)
     with pytest.raises(ValueError, match=r"npz or .safetensors file of arrays, got .*weights.pt"):
         load_reference(merge(*empty), tmp_path / "weights.pt")
     with pytest.raises(ValueError, match="nothing like"):
