@@ -4,6 +4,7 @@ They stand for the exact ones of `geometry`, which cost more and compile slowly.
 `(D69)` and so on are equations of `docs/derivations.md`.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -206,7 +207,9 @@ def boost_by(y: Array, push: Array, pull: Array, kappa: float) -> Array:
         return y + (time + along)[..., None] * row(push, y)
 
     # For a CPU XLA makes one program of many convolutions with what is between them, if the sums
-    # are not products of matrices. It pays where there is something to share out.
-    together = 16 < y.shape[-1] <= 64 and y.size >= 4096 * y.shape[-1]
+    # are not products of matrices. It pays where there is something to share out; how many pixels
+    # there are is not known where a program is exported for any number.
+    pixels = math.prod(y.shape[:-1])
+    together = 16 < y.shape[-1] <= 64 and isinstance(pixels, int) and pixels >= 4096
     cpu = with_sums if together else with_product
     return lax.platform_dependent(y, push, pull, cpu=cpu, default=with_sums)

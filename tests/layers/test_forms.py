@@ -71,3 +71,12 @@ def test_a_compiled_norm_is_the_same_for_few_points_and_many(x64, kappa, width):
     small = move(y.astype(np.float32))
     assert small.dtype == jnp.float32
     assert_close(small, want, 3e-6)
+
+
+def test_a_compiled_norm_is_exported_for_any_number_of_points():
+    export = pytest.importorskip("jax.export")
+    move = jax.jit(lambda y: boost_by(y, jnp.ones(32), jnp.ones(32) / 2, 1.0))
+    shape = jax.ShapeDtypeStruct(export.symbolic_shape("n, 64, w, 32"), jnp.float32)
+    run = export.export(move)(shape).call
+    y = np.random.default_rng(0).normal(size=(2, 64, 64, 32)).astype(np.float32)
+    assert_close(run(y), move(y), 1e-5)
