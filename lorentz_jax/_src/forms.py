@@ -152,9 +152,10 @@ def on_gpu(gpu: Callable, other: Callable, *arguments: Any) -> Any:
 def relu(x: Array) -> Array:
     """ReLU; where it is differentiated it is a choice between x and 0. The derivative at 0 is 0.
 
-    XLA's code for a CPU makes a maximum, which has one argument, again for everyone who reads it,
-    with all that leads to it: the gradient of the next kernel reads it in an order that suits no
-    cache. A choice has two arguments, so it is made once. Without derivatives one kernel reads it.
+    XLA's code for a CPU makes a maximum with a constant, which has one array as its argument, again
+    for everyone who reads it, with all that leads to it: the gradient of the next kernel reads it
+    in an order that suits no cache. A choice has two arrays, so it is made once. Without
+    derivatives one kernel reads it, and a library takes a maximum in, but no choice.
     """
     return jax.nn.relu(x)
 

@@ -201,14 +201,15 @@ def boost_by(y: Array, push: Array, pull: Array, kappa: float) -> Array:
         return y + (time + along) * row(push, y)
 
     def with_sums(y, push, pull):
-        # On an accelerator one kernel makes both sums, and the next one all else.
+        # On an accelerator one kernel makes both sums, and the next one all else. The axis is not
+        # kept: the library that XLA has for a CPU takes no array of one channel.
         time = jnp.sqrt(1 / kappa + jnp.sum(y * y, axis=-1))
         along = jnp.sum(y * row(pull, y), axis=-1)
         return y + (time + along)[..., None] * row(push, y)
 
-    # For a CPU XLA makes one program of many convolutions with what is between them, if the sums
-    # are not products of matrices. It pays where there is something to share out; how many pixels
-    # there are is not known where a program is exported for any number.
+    # That library makes one program of many convolutions with what is between them, if the sums are
+    # not products of matrices. It mostly pays where there is something to share out; how many
+    # pixels there are is not known where a program is exported for any number.
     pixels = math.prod(y.shape[:-1])
     together = 16 < y.shape[-1] <= 64 and isinstance(pixels, int) and pixels >= 4096
     cpu = with_sums if together else with_product

@@ -140,12 +140,13 @@ class Resnet(Network):
 
     batch: int = 64
     models: tuple[str, ...] = networks.TRAINED
-    """Arms of the training step beside the Euclidean one, of those that are the default."""
+    """Arms of the training step beside the Euclidean one, of those that are the default and
+    "lorentz, bias"."""
 
     def check(self) -> None:
         """Refuse networks that there are not, too."""
         super().check()
-        self._check_models(self.models, networks.TRAINED)
+        self._check_models(self.models, (*networks.TRAINED, "lorentz, bias"))
 
     def _tables(self) -> Tables:
         sizes, seconds = self._sizes(self.batch), self.seconds or 90

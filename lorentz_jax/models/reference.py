@@ -85,12 +85,11 @@ def load_reference(model: LorentzResNet, source: Mapping[str, Any] | str | Path)
     missing = [name for name in names.values() if name not in arrays]
     surplus = sorted(set(arrays) - set(names.values()))
     if missing or surplus:
-        biases = bool(surplus) and all(name.endswith(".a") for name in surplus) and not missing
+        biases = bool(surplus) and not missing and all(name.endswith(".a") for name in surplus)
+        hint = "; it has biases, build the model with use_bias=True" if biases else ""
         raise ValueError(
             f"this is not the state of such a network: missing {missing[:4] or 'nothing'}, "
-            f"left over {surplus[:4] or 'nothing'} (at most four named)"
-            + "; it has biases, build the model with use_bias=True"
-            * biases
+            f"left over {surplus[:4] or 'nothing'} (at most four named){hint}"
         )
     kappa, scaled = float(model.kappa), bool(model.stem.norm.scaled)
     values = {}

@@ -437,6 +437,8 @@ def test_export_runs_with_jax_alone(tmp_path):
         exported.call(x[:0])
     with pytest.raises(ValueError, match="sample_shape"):
         inference.export(compiled, (8, 0, 3))
+    wide = LorentzResNet((1,), 32, 5, 3, kappa=0.1, rngs=nnx.Rngs(0))
+    inference.export(compile_cached_v(wide), ("h", "w", 3))  # its sums go by the number of pixels
 
     np.save(tmp_path / "x.npy", x)
     command = [sys.executable, "-I", "-c", ONLY_JAX, "model.stablehlo", "x.npy"]
