@@ -53,7 +53,14 @@ def pytest_xdist_make_scheduler(config, log):
     """Tests of one file share compiled functions and fixtures, so one process takes them all."""
     from xdist.scheduler import LoadFileScheduling
 
+    config.option.loadscopereorder = False  # else files of few tests come last, however long
     return LoadFileScheduling(config, log) if config.getoption("dist") == "load" else None
+
+
+def pytest_collection_modifyitems(items):
+    """Long files first, so that no process waits for the last one: notebooks, pages, devices."""
+    long = ("_notebooks", "_page", "_transforms")
+    items.sort(key=lambda item: not item.path.stem.endswith(long))
 
 
 @pytest.fixture
