@@ -160,14 +160,18 @@ def relu(x: Array) -> Array:
     return jax.nn.relu(x)
 
 
-def _choose(x):
+def choose(x: Array) -> Array:
+    """`relu` as a choice, for what is traced without derivatives and yet kept for them.
+
+    NaN stays NaN.
+    """
     return jnp.where(x <= 0, 0, x)
 
 
 @relu.defjvp
 def _relu_jvp(primals, tangents):
     (x,), (dx,) = primals, tangents
-    return _choose(x), jnp.where(x > 0, dx, 0)
+    return choose(x), jnp.where(x > 0, dx, 0)
 
 
 @jax.custom_jvp
@@ -183,7 +187,7 @@ def relu_before_time(x: Array) -> Array:
 @relu_before_time.defjvp
 def _relu_before_time_jvp(primals, tangents):
     (x,), (dx,) = primals, tangents
-    out = _choose(x)
+    out = choose(x)
     seen = on_gpu(lambda x, out: hold(out)[0], lambda x, out: x, x, out)
     return out, jnp.where(seen > 0, dx, 0)
 

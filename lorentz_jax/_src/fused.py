@@ -17,7 +17,7 @@ from lorentz_jax._src import centering
 from lorentz_jax._src import kernels as _kernels
 from lorentz_jax._src.arguments import spec
 from lorentz_jax._src.conv import conv_images, conv_tangent
-from lorentz_jax._src.forms import varying
+from lorentz_jax._src.forms import choose, varying
 from lorentz_jax._src.linear_map import linear_map
 
 KERNELS = ("xla", "pallas")
@@ -79,7 +79,7 @@ def takes(x: Array, space: Array, *others: Array) -> bool:
 
 def _finish(out, residual, relu):
     out = out if residual is None else out + residual
-    return jnp.where(out > 0, out, 0) if relu else out  # with derivative 0 at 0, as ReLU
+    return choose(out) if relu else out
 
 
 def _ahead_xla(relu, z, scale, beta, kappa, residual):
